@@ -2,8 +2,8 @@
 
     python tools/known_bugs.py [--repositories DIR] [NAME ...] > verdicts.jsonl
 
-Each is fetched at the commit and at its parent (by git; from DIR/OWNER+NAME where that is there), compiled by nvcc with a
-driver of ours (tools/known_bugs/), and run. Nothing of these projects is kept here.
+Each is fetched at the commit and at its parent (by git; from DIR/OWNER+NAME where that is there), compiled by nvcc with
+a driver of ours (tools/known_bugs/), and run. Nothing of these projects is kept here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).parent / "known_bugs"
 _CUB = ("cub", "thrust", "libcudacxx/include")
-_NO_NVTX = ("-DCCCL_DISABLE_NVTX", "-DNVTX_DISABLE")
+_KALDI, _MTN, _POPSIFT = ("src",), ("-DMTN",), ("src/popsift/common",)
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,12 @@ class Bug:
 
 BUGS = (
     Bug("cub-2699", "NVIDIA/cccl", "cb8707cbba", "cub_raking", _CUB, ("race",), "block_reduce_raking.cuh"),
-    Bug("cub-2739", "NVIDIA/cccl", "deb9010735", "cub_scan", _CUB, ("unwritten",), "thread_load.cuh", _NO_NVTX),
-    Bug("cub-5456", "NVIDIA/cccl", "7b3d8c5888", "cub_merge_sort", _CUB, ("race", "async"), "agent_merge_sort.cuh", _NO_NVTX),
-    Bug("kaldi-1103-mtn", "kaldi-asr/kaldi", "e5dacb6b8", "kaldi_diag", ("src",), ("bounds",), "cu-kernels.cu", ("-DMTN",)),
-    Bug("kaldi-1103-mn", "kaldi-asr/kaldi", "e5dacb6b8", "kaldi_diag", ("src",), ("bounds",), "cu-kernels.cu", ("-DMN",)),
-    Bug("kaldi-bc13196", "kaldi-asr/kaldi", "bc13196e7", "kaldi_diag", ("src",), ("barrier",), "cu-kernels.cu"),
-    Bug(
-        "popsift-82", "alicevision/popsift", "c238a92", "popsift_prefix", ("src/popsift/common",), ("race",),
-        "excl_blk_prefix_sum.h",
-    ),
+    Bug("cub-2739", "NVIDIA/cccl", "deb9010735", "cub_scan", _CUB, ("unwritten",), "thread_load.cuh"),
+    Bug("cub-5456", "NVIDIA/cccl", "7b3d8c5888", "cub_merge_sort", _CUB, ("race", "async"), "agent_merge_sort.cuh"),
+    Bug("kaldi-1103-mtn", "kaldi-asr/kaldi", "e5dacb6b8", "kaldi_diag", _KALDI, ("bounds",), "cu-kernels.cu", _MTN),
+    Bug("kaldi-1103-mn", "kaldi-asr/kaldi", "e5dacb6b8", "kaldi_diag", _KALDI, ("bounds",), "cu-kernels.cu", ("-DMN",)),
+    Bug("kaldi-bc13196", "kaldi-asr/kaldi", "bc13196e7", "kaldi_diag", _KALDI, ("barrier",), "cu-kernels.cu"),
+    Bug("popsift-82", "alicevision/popsift", "c238a92", "popsift_prefix", _POPSIFT, ("race",), "excl_blk_prefix_sum.h"),
 )  # fmt: skip
 
 
