@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gpuless.compile import nvrtc, sass
 from gpuless.launch import Build
-from gpuless.program import executable, running
+from gpuless.program import building, execution
 from rung.results import machine, store
 from rung.results.row import Row
 
@@ -44,11 +44,11 @@ def measured(program: Path, races: str) -> dict[str, float]:
     found: list[dict[str, float]] = []
     for _ in range(3):
         before = cpu_seconds()
-        how = running.Execution(races="yes" if races == "yes" else "no", quiet=True)
-        ended = running.run(program, [], how, keep=True)
+        how = execution.Execution(races="yes" if races == "yes" else "no", quiet=True)
+        ended = execution.run([program], how, keep=True)
         assert ended.output == "OK\n", ended.errors
         cpu = cpu_seconds() - before
-        found.append({"launch_s": ended.report["results"][0]["seconds"], "cpu_s": cpu})
+        found.append({"launch_s": ended.kernels[0]["seconds"], "cpu_s": cpu})
     return min(found, key=lambda one: one["cpu_s"])
 
 
@@ -58,11 +58,11 @@ def main() -> None:
     given = parser.parse_args()
     each, threads = instructions(), 1 << 20
     metrics: dict[str, float] = {"instructions": each, "threads": threads}
-    with running.built([PROGRAM], executable.Options()) as program:
-        for races in ("no", "yes"):
-            one = measured(program, races)
-            metrics |= {f"races_{races}_1_{key}": value for key, value in one.items()}
-            metrics[f"races_{races}_1_per_s"] = each * threads / one["cpu_s"]
+    program = building.program([PROGRAM], building.Options())
+    for races in ("no", "yes"):
+        one = measured(program, races)
+        metrics |= {f"races_{races}_1_{key}": value for key, value in one.items()}
+        metrics[f"races_{races}_1_per_s"] = each * threads / one["cpu_s"]
     whole = ["--no-races", "--races"]
     for word in whole:
         before = cpu_seconds()

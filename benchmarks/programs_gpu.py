@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/programs_gpu.py [--seconds 400] [--output rows.jsonl] [--only NAME]
 
-nvcc is taken off the PATH. Each right program runs on the emulator and, by `rung run --device cuda`, on the GPU; each
-faulty program is judged by rung, and on the GPU by compute-sanitizer's memcheck, racecheck, initcheck and synccheck.
+Each right program runs on the emulator and, as by `gpuless run --device cuda`, on the GPU; each faulty program is
+judged by the emulator, and on the GPU by compute-sanitizer's memcheck, racecheck, initcheck and synccheck.
 """
 
 from __future__ import annotations
@@ -12,18 +12,14 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gpuless.compile.headers import find
-from gpuless.compile.nvrtc import version
-from gpuless.program import executable, gpu_runtime, running
+from gpuless.program import building, execution, toolkit
 from rung.errors import RungError
 from rung.profile import sanitize
 from rung.results import machine, store
@@ -33,19 +29,6 @@ PROGRAMS = Path(__file__).parent.parent / "gpuless/tests/programs"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _FIRST = re.compile(r"=+ +(?:Invalid|Error|Race|Uninit|Barrier|Warning|Misal|Diverg|Program hit)")
 _ERRORS = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
-
-
-def without_nvcc() -> str | None:
-    """Takes nvcc off the PATH; compute-sanitizer's path."""
-    try:
-        tool = sanitize.find()
-    except RungError as problem:
-        print(problem, flush=True)
-        tool = None
-    folders = [f for f in os.environ["PATH"].split(os.pathsep) if not (Path(f) / "nvcc").is_file()]
-    os.environ["PATH"] = os.pathsep.join(folders)
-    assert shutil.which("nvcc") is None
-    return tool
 
 
 def attempt(command: list[str], seconds: float, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
@@ -59,21 +42,17 @@ def attempt(command: list[str], seconds: float, environment: dict[str, str] | No
     return done.returncode, done.stdout, done.stderr
 
 
-def built(source: Path, folder: Path, arch: str) -> tuple[Path | None, str]:
+def built(source: Path) -> tuple[Path | None, str]:
     """The program for the GPU, or why there is none."""
-    target = folder / source.stem
-    options = executable.Options(arch=arch)
     try:
-        executable.compile_file(source, target.with_suffix(".o"), options)
-        executable.link([target.with_suffix(".o")], target, (), gpu_runtime.library(), arch)
+        return building.program([source], building.Options(gpu=building.NATIVE)), ""
     except Exception as problem:
         return None, str(problem)
-    return target, ""
 
 
 def emulated(source: Path) -> tuple[int, str, dict[str, object]]:
     """Exit code, output and report on the emulator."""
-    code, out, errors = attempt([sys.executable, "-m", "rung", "run", "--json", str(source)], 300)
+    code, out, errors = attempt([sys.executable, "-m", "gpuless", "run", "--json", str(source)], 300)
     try:
         document = json.loads(out)
     except ValueError:
@@ -93,7 +72,7 @@ def right(source: Path, program: Path | None, why: str, expected: tuple[int, str
     if program is None:
         return row(source.stem, "output", "refused", why)
     began = time.perf_counter()
-    code, out, errors = attempt([str(program)], 30, running.Execution(device="cuda").environment(program))
+    code, out, errors = attempt([str(program)], 30, execution.Execution(device="cuda").environment())
     seconds = time.perf_counter() - began
     if (code, out) == expected[:2]:
         return row(source.stem, "output", "ok", "", run_s=seconds)
@@ -106,7 +85,7 @@ def right(source: Path, program: Path | None, why: str, expected: tuple[int, str
 
 def sanitized(source: Path, program: Path, tool: str, sanitizer: str, line: list[int]) -> Row:
     command = [sanitizer, "--tool", tool, "--error-exitcode", "99", str(program)]
-    _, out, errors = attempt(command, 25, running.Execution(device="cuda").environment(program))
+    _, out, errors = attempt(command, 25, execution.Execution(device="cuda").environment())
     text = out + errors
     count = sum(int(a or b) for a, b in _ERRORS.findall(text))
     first = next((t for t in text.splitlines() if _FIRST.match(t)), "")
@@ -122,13 +101,12 @@ def main() -> None:
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     ends = time.monotonic() + given.seconds
-    sanitizer = without_nvcc()
-    print(
-        f"NVRTC {version()}, headers {find(version()).source}, {gpu_runtime.cuda_runtime()}; "
-        f"sanitizer {sanitizer}; no nvcc",
-        flush=True,
-    )
-    arch = gpu_runtime.architecture()
+    try:
+        sanitizer = sanitize.find()
+    except RungError as problem:
+        print(problem, flush=True)
+        sanitizer = None
+    print(f"{toolkit.compiler()}; sanitizer {sanitizer}", flush=True)
     found = [p for kind in ("right", "faulty") for p in sorted((PROGRAMS / kind).glob("*.cu"))]
     names = [p for p in found if given.only in p.stem]
     rows: list[Row] = []
@@ -146,10 +124,8 @@ def main() -> None:
         if given.output:
             store.append(one, given.output)
 
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
-        folder = Path(name)
-        gpu_runtime.library(), executable.libraries()
-        programs = {p: pool.submit(built, p, folder, arch) for p in names}
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 2) // 2)) as pool:
+        programs = {p: pool.submit(built, p) for p in names}
         judged = {p: pool.submit(emulated, p) for p in names}
         for source in names:
             program, why = programs[source].result()

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from gpuless.program import execution, nvcc_options
-
-PROGRAMS = Path(__file__).parent / "programs"
-CODES = {"race": 102, "unasked": 103, "copy": 103, "double free": 103, "free": 103, "symbol": 103}
+from gpuless.program import command, nvcc_options
 
 
 def gpuless(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuless", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "gpuless", *map(str, words)], capture_output=True, text=True)
 
 
 def test_options_of_builds_are_for_the_gpu_in_software() -> None:
@@ -34,10 +26,16 @@ def test_options_of_builds_are_for_the_gpu_in_software() -> None:
     assert "-lineinfo" not in nvcc_options.translated(["-G", "a.cu"], "/toolkit")
 
 
-def test_files_come_before_arguments() -> None:
-    assert execution.split(["a.cu", "b.cpp", "3", "c.cu"]) == ([Path("a.cu"), Path("b.cpp")], ["3", "c.cu"])
-    assert execution.split(["a.cu", "--", "--size"]) == ([Path("a.cu")], ["--size"])
-    assert execution.split(["pytest", "tests"]) == ([], ["pytest", "tests"])
+def test_options_stand_before_a_programs_files_or_behind_them() -> None:
+    def split(*words: str) -> tuple[bool, list[str], list[str], list[str]]:
+        options, nvcc, files, rest = command._split("run", words, "gpuless")
+        return options.json, nvcc, files, rest
+
+    files = ["a.cu", "b.cpp"]
+    assert split("-O3", *files, "--json", "-I", "inc", "3", "c.cu") == (True, ["-O3", "-I", "inc"], files, ["3", "c.cu"])
+    assert split("a.cu", "-size", "--json") == (False, [], ["a.cu"], ["-size", "--json"])
+    assert split("--json", "a.cu", "--", "--seed") == (True, [], ["a.cu"], ["--seed"])
+    assert split("pytest", "-q", "--json") == (False, [], [], ["pytest", "-q", "--json"])
 
 
 def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
@@ -49,26 +47,3 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
     ):
         ended = gpuless(*words)
         assert ended.returncode == 2 and told in ended.stderr, ended
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", sorted((PROGRAMS / "faulty").glob("*.cu")), ids=lambda path: path.stem)
-def test_faulty_program_is_refused_for_its_reason_at_its_line(program: Path) -> None:
-    """A comment `// fault: KIND` stands at the line that is at fault."""
-    lines = program.read_text().splitlines()
-    expected = [(found[1], n) for n, line in enumerate(lines, 1) if (found := re.search(r"// fault: ([\w ]+)$", line))]
-    document = json.loads(gpuless("run", "--json", program).stdout)
-    assert document["findings"], document
-    kind, first = expected[0][0], document["findings"][0]
-    assert first["kind"] == kind
-    places = {one.get("line") for one in (first["place"], *first.get("related", []))}
-    assert places & {number for _, number in expected}, first
-    assert document["exit"] == CODES.get(kind, 101)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", sorted((PROGRAMS / "right").glob("*.cu")), ids=lambda path: path.stem)
-def test_right_program_says_ok_and_has_no_fault(program: Path) -> None:
-    document = json.loads(gpuless("run", "--json", program).stdout)
-    assert document["exit"] == 0 and not document["findings"], document
-    assert "OK" in document["output"]

@@ -17,8 +17,7 @@ from gpuless import machine
 pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
 FOLDER = Path(__file__).parents[2] / "gpuless/tests/programs"
 SCHEMA = json.loads((files("rung") / "show/document.schema.json").read_text())
-UNNAMED = ("add_constant", "lambdas", "templates_and_lambdas")  # kernels that take a lambda
-RIGHT = [path for path in sorted((FOLDER / "right").glob("*.cu")) if path.stem not in (*UNNAMED, "curand_numbers")]
+RIGHT = sorted((FOLDER / "right").glob("*.cu"))
 TIMES = {"layernorm_forward"}  # programs that print times
 
 MIXED = """
@@ -97,7 +96,7 @@ def test_the_output_is_the_emulators_and_each_launch_is_counted(mixed: Path) -> 
 
 
 def test_tables_lines_and_goals_stand_behind_the_output(mixed: Path) -> None:
-    shown = rung("run", mixed, "--count", "--", 1)
+    shown = rung("count", mixed, "--", 1)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith("lane 0") and "launches, summed" in shown.stdout
     shown = rung("count", mixed, "--lines", "--goal", "sectors_per_request(ld) <= 1", "--", 32)

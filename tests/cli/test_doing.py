@@ -48,20 +48,6 @@ def test_a_check_on_a_terminal_is_never_silent(tmp_path: Path) -> None:
     assert text.rfind(b"\x1b[K") > text.rfind(b"so far") or b"so far" not in text
 
 
-def test_a_program_on_a_terminal_is_told_of_while_it_computes_and_writes_nothing(tmp_path: Path) -> None:
-    program = tmp_path / "computes.cu"
-    program.write_text(
-        "#include <cstdio>\n#include <ctime>\n#include <unistd.h>\n__global__ void one() {}\n"
-        "int main() {\n  one<<<1, 1>>>(); one<<<1, 1>>>(); cudaDeviceSynchronize();\n"
-        "  for (clock_t begun = clock(); clock() - begun < 2.5 * CLOCKS_PER_SEC;);\n"
-        '  printf("%d of 2 are terminals\\n", isatty(1) + isatty(2));\n  return 7;\n}\n'
-    )
-    code, text, silence = _on_a_terminal("run", str(program), "--quiet")
-    assert code == 7 and silence < 2.5
-    assert re.search(rb"\r\x1b\[K  host code runs, \d s, 2 launches so far\r\x1b\[K", text)
-    assert text.endswith(b"\r\x1b[K2 of 2 are terminals\r\n")
-
-
 def _on_a_terminal(*words: str) -> tuple[int, bytes, float]:
     """The exit code, what the terminal gets, and the longest silence in seconds."""
     near, far = pty.openpty()

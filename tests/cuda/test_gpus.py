@@ -25,11 +25,13 @@ int main()
 {
     cudaDeviceProp p;
     cudaGetDeviceProperties(&p, 0);
+    int clock;
+    cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, 0);
     unsigned *out, seen[2];
     cudaMalloc(&out, 8), cudaMemset(out, 0, 8);
     see<<<300, 1>>>(out);
     cudaMemcpy(seen, out, 8, cudaMemcpyDeviceToHost);
-    printf("%d %u %u %d %d\\n", p.multiProcessorCount, seen[0], seen[1] + 1, p.clockRate / 1000, int(p.sharedMemPerBlockOptin));
+    printf("%d %u %u %d %d\\n", p.multiProcessorCount, seen[0], seen[1] + 1, clock / 1000, int(p.sharedMemPerBlockOptin));
 }
 """
 ROW = """

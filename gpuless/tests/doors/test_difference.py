@@ -42,7 +42,9 @@ def test_two_programs_side_by_side(tmp_path: Path) -> None:
         (tmp_path / name).write_text(STRIDED.replace("STEP", step))
 
     def diff(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "gpuless", "diff", *words], cwd=tmp_path, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "gpuless", "diff", *words], cwd=tmp_path, capture_output=True, text=True
+        )
 
     done = diff("--json", "--limit", "sectors=10", "--limit", "registers=300", "a.cu", "b.cu")
     assert done.returncode == 1, done.stderr

@@ -103,8 +103,12 @@ int main()
 """
     (one,) = findings(tmp_path, text)
     assert one["kind"] in ("barrier", "deadlock")
-    assert re.search(r"barrier 1 of block \(0, 0, 0\): 32 of 96 threads have arrived, without warp 1 at main.cu:6", one["text"])
-    assert re.search(r"barrier 2 of block \(0, 0, 0\): 32 of 64 threads have arrived, without warp 0 at main.cu:4", one["text"])
+    assert re.search(
+        r"barrier 1 of block \(0, 0, 0\): 32 of 96 threads have arrived, without warp 1 at main.cu:6", one["text"]
+    )
+    assert re.search(
+        r"barrier 2 of block \(0, 0, 0\): 32 of 64 threads have arrived, without warp 0 at main.cu:4", one["text"]
+    )
 
 
 def test_a_barrier_of_bytes_tells_what_is_missing(tmp_path: Path) -> None:

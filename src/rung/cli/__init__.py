@@ -44,7 +44,7 @@ GROUPS = {
     },
     "programs": {
         "run": ("run", "Any CUDA program, without a GPU: its output, its kernels' faults and races."),
-        "cc": ("cc", "nvcc's place in a Makefile or in CMake: programs that run on the emulator."),
+        "cc": ("cc", "NVIDIA's nvcc, for programs that run without a GPU."),
         "mcp": ("mcp", "check, run, inspect and count as tools of the Model Context Protocol."),
     },
     "models": {
@@ -70,12 +70,12 @@ VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
 COMPILING = (
-    "adopt", "check", "run", "bench", "sweep", "profile", "inspect", "count", "draw", "calibrate",
+    "adopt", "check", "bench", "sweep", "profile", "inspect", "count", "draw", "calibrate",
 )  # fmt: skip
 TELLING = {  # verbs that tell what they do from the first second, and their first step
-    "check": "reading the file and the operation", "run": "reading the options", "adopt": "reading the file",
+    "check": "reading the file and the operation", "adopt": "reading the file",
 }  # fmt: skip
-DOCUMENTED = ("check", "run", "inspect", "count")  # verbs with one JSON document (show/document.py)
+DOCUMENTED = ("check", "inspect", "count")  # verbs with one JSON document (show/document.py)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -134,8 +134,8 @@ def _dispatch(words: list[str]) -> int:
         close = difflib.get_close_matches(verb, known, n=1)
         suggestion = f" (did you mean {close[0]}?)" if close else ""
         raise RungError(f"there is no verb {verb!r}{suggestion}; `rung --help` lists them.")
-    if verb == "cc":  # whose options are nvcc's
-        code: int = importlib.import_module("rung.cli.cc").cc(words[1:])
+    if verb in ("run", "cc"):  # whose options are gpuless's and nvcc's
+        code: int = getattr(importlib.import_module(f"rung.cli.{verb}"), verb)(words[1:])
         return code
     with progress.telling(TELLING[verb], progress.BEGAN) if verb in TELLING else nullcontext():
         return _run(verb, _whole(words[1:]))

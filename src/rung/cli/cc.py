@@ -1,17 +1,15 @@
-"""`rung cc`: nvcc's place in a Makefile, for programs that run their kernels on the emulator."""
+"""`rung cc`: NVIDIA's nvcc, for programs that run on the GPU in software."""
 
 from __future__ import annotations
 
 import sys
 
-from gpuless.program import nvcc
-from rung import progress
+from gpuless.program import command
 from rung.cli.ending import exit_code_of
 
 
 def cc(words: list[str]) -> int:
-    with progress.telling("reading the options"):
-        return nvcc.cc(words, progress.doing)
+    return command.nvcc(words)
 
 
 def main() -> None:

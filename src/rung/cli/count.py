@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,7 @@ from rung.errors import RungError
 from rung.profile import cubins
 
 if TYPE_CHECKING:
+    from gpuless.program.execution import Ended
     from rung.profile.counted import Counted
     from rung.profile.prediction import Prediction
     from rung.rungs.base import Subject
@@ -189,6 +192,21 @@ def _predicted(every: Sequence[tuple[str, Prediction, float | None]], *, json: b
         print("\n" + shown.compared([name for name, _, _ in every], [found for _, found, _ in every]))
 
 
+@contextmanager
+def _run(
+    words: Sequence[str], include: Sequence[str], define: Sequence[str], *, keep: bool, **how: Any
+) -> Iterator[tuple[list[Path], Ended, Path]]:
+    """Runs a program whose launches are counted: its files, how it ended, and the file of counts."""
+    from gpuless.program import building, execution
+
+    files, arguments = execution.split(words)
+    program = building.program(files, building.Options(tuple(include), tuple(define)), progress.doing)
+    with tempfile.TemporaryDirectory(prefix="rung-count-") as folder:
+        counts = Path(folder) / "counts"
+        chosen = execution.Execution(races="no", quiet=True, counts=counts, **how)
+        yield files, execution.run([program, *arguments], chosen, keep=keep), counts
+
+
 def predict_program(
     words: Sequence[str], include: Sequence[str], define: Sequence[str], gpu: str, *, cold: bool = False,
     json: bool = False,
@@ -197,19 +215,13 @@ def predict_program(
     from gpuless import timing
     from gpuless.counts import counting
     from gpuless.facts import gpus
-    from gpuless.program import executable, running
     from rung.profile.prediction import Prediction
 
     of = gpus.find(gpu)
-    files, arguments = running.split(words)
-    with running.built(files, executable.Options(tuple(include), tuple(define))) as program:
-        counts = program.with_name("counts")
-        how = running.Execution(
-            races="no", gpu=of.key, quiet=True, counts=counts, cold=cold, constants=timing.basis(of).constants.row()
-        )
-        ended = running.run(program, arguments, how, keep=True)
+    how = {"gpu": of.key, "cold": cold, "constants": timing.basis(of).constants.row()}
+    with _run(words, include, define, keep=True, **how) as (files, ended, counts):
         found = Prediction(of.name, counting.simulated(counts, of, cold=cold))
-    told = [str(one.get("text", "")) for one in ended.report.get("findings", [])]
+    told = [one["text"] for one in ended.findings()]
     if not found.launches:
         raise RungError(f"{files[0]}: no launch was predicted{': ' + told[0] if told else ''}.")
     if not json:
@@ -218,28 +230,21 @@ def predict_program(
 
 
 def of_program(
-    words: Sequence[str], include: Sequence[str], define: Sequence[str], standard: str = "c++17",
-    libraries: Sequence[str] = (), seen_gpu: str = "h100",
-    *, lines: bool = False, goals: Sequence[str] = (), json: bool = False,
+    words: Sequence[str], include: Sequence[str], define: Sequence[str], *, lines: bool = False,
+    goals: Sequence[str] = (), json: bool = False,
 ) -> None:  # fmt: skip
     """Runs a program and prints what its kernels asked of memory; ends with its exit code."""
     from gpuless.counts import counting
-    from gpuless.program import executable, running
     from rung.profile.counted import Counted
     from rung.show import document
 
-    files, arguments = running.split(words)
-    if not any(re.search(r"\bmain\s*\(", file.read_text(errors="replace")) for file in files if file.is_file()):
-        raise RungError(f"{files[0]} has no main: name a kernel's operation, as in `rung count gelu {files[0]}`.")
-    built = executable.Options(tuple(include), tuple(define), standard)
-    with running.built(files, built, libraries, progress.doing) as program:
-        how = running.Execution(races="no", gpu=seen_gpu, quiet=True, counts=program.with_name("counts"))
-        ended = running.run(program, arguments, how, keep=json)
-        counted = Counted(str(files[0]), "", "", counting.counted(program.with_name("counts")), {})
-    repeat = ["count", *map(str, files), *(["--", *arguments] if arguments else [])]
-    found = [document.finding(**one, repeat=repeat) for one in ended.report.get("findings", [])]
-    if ended.code and not found:
-        found = [document.finding("exit", f"the program ends with exit code {ended.code}")]
+    sources = [Path(word) for word in words if word.endswith(".cu")]
+    if not any(re.search(r"\bmain\s*\(", file.read_text(errors="replace")) for file in sources if file.is_file()):
+        raise RungError(f"{words[0]} has no main: name a kernel's operation, as in `rung count gelu {words[0]}`.")
+    with _run(words, include, define, keep=json) as (files, ended, counts):
+        counted = Counted(str(files[0]), "", "", counting.counted(counts), {})
+    repeat = ["count", *words[: len(files)], *(["--", *words[len(files) :]] if words[len(files) :] else [])]
+    found = [document.finding(**one, repeat=repeat) for one in ended.findings()]
 
     def show() -> None:
         if not counted.kernels:
@@ -252,8 +257,7 @@ def of_program(
             print()
             _tables([counted], {})
 
-    command = [*map(str, files), *arguments]
-    more: dict[str, Any] = {"code": ended.code, "findings": found, "command": command, "output": ended.output}
+    more: dict[str, Any] = {"code": ended.code, "findings": found, "command": [*words], "output": ended.output}
     _tell([counted], goals, show, repeat, json=json, **more)
 
 

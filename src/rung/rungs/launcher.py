@@ -1,9 +1,11 @@
-"""A host function that launches kernels, as a rung: bound by name, and called in a program of its own (`rung run`'s),
+"""A host function that launches kernels, as a rung: bound by name, and called in a program of its own,
 whose memory holds nothing but the call's operands."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import gpuless
+from gpuless.base import disk_cache
 from gpuless.base.files import read_text
 from gpuless.compile.host_code import host_part
 from gpuless.compile.source import Parameter, function_parameters
-from gpuless.program import executable, running
+from gpuless.program import building, execution
 from rung.dtypes import name_of
 from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
 from rung.lazy import torch
@@ -25,8 +28,9 @@ from rung.rungs.arguments import POINTEES, Arguments, formats_of
 from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import Header
 
-SECONDS, PROGRAM = 60.0, "made"  # of one call; its file
-# Operands lie in files named 0, 1, ... of the folder that the program is given, and numbers follow it.
+SECONDS = 60.0  # of one call
+# Operands lie in files named 0, 1, ... of the folder that the program is given, and numbers follow it. Device memory is
+# allocated in a line of its own for each operand, in a file of the operand's name: reports name it so.
 _DRIVER = """#define main rung_main_of_the_program
 #include "{path}"
 #undef main
@@ -41,7 +45,7 @@ struct RungOperand
     std::vector<char> bytes;
     void* device = nullptr;
     bool of_host;
-    RungOperand(const char* folder, int number, const char* name, bool of_host) : of_host(of_host)
+    RungOperand(const char* folder, int number, bool of_host) : of_host(of_host)
     {{
         path = std::string(folder) + "/" + std::to_string(number);
         FILE* file = fopen(path.c_str(), "rb");
@@ -49,9 +53,10 @@ struct RungOperand
         fseek(file, 0, SEEK_END), bytes.resize(size_t(ftell(file))), rewind(file);
         if (fread(bytes.data(), 1, bytes.size(), file) != bytes.size()) exit(98);
         fclose(file);
-        if (of_host) return;
-        cudaMalloc(&device, bytes.size(), RungSite{{name, 0}});
-        cudaMemcpy(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
+    }}
+    void fill()
+    {{
+        if (device) cudaMemcpy(device, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
     }}
     void* data() {{ return of_host && !bytes.empty() ? bytes.data() : device; }}
     void leave()
@@ -65,6 +70,9 @@ struct RungOperand
 int main(int, char** words)
 {{
     RungOperand operands[] = {{{operands}}};
+{allocations}
+#line 1 "made.cu"
+    for (RungOperand& one : operands) one.fill();
     {call}({arguments});
     if (cudaError_t error = cudaDeviceSynchronize()) return fprintf(stderr, "%s\\n", cudaGetErrorString(error)), 97;
     for (RungOperand& one : operands) one.leave();
@@ -129,13 +137,13 @@ class HostFunctionRung(Rung):
         return frozenset({o.name for o in self.operation.operands} & {str(target) for target in self.bind.values()})
 
     @cached_property
-    def _compiled(self) -> tempfile.TemporaryDirectory[str]:
+    def _program(self) -> Path:
         assert self.path is not None
-        return _compiled(self.path.resolve(), self._source, self._call, self._function)
+        return _program(self.path.resolve(), self._source, self._call, self._function)
 
     def compile(self) -> None:
         """Makes the program that calls the function; a copy of this process has it then."""
-        _ = self._compiled
+        _ = self._program
 
     def bound(self, call: Call) -> Prepared:
         if call.device != "emulator":
@@ -154,7 +162,7 @@ class HostFunctionRung(Rung):
                 raise RungError(f"{self._call}: {p.ctype}* {p.name} is bound to {target}, of {tensor.dtype}.")
             if not tensor.is_contiguous():
                 raise RungError(f"{self._call}: {p.name} is bound to {target}, whose elements have gaps here.")
-        program = Path(self._compiled.name) / PROGRAM
+        program = self._program
 
         def run() -> None:
             for zero in call.zeroed:
@@ -166,21 +174,19 @@ class HostFunctionRung(Rung):
 
     def _run(self, program: Path, tensors: Mapping[int, torch.Tensor], words: Sequence[str]) -> None:
         now = gpuless.current().settings
-        how = running.Execution(now.order, now.seed, "yes" if now.check_races else "no", quiet=True)
+        how = execution.Execution(now.order, now.seed, "yes" if now.check_races else "no", quiet=True)
         with tempfile.TemporaryDirectory(prefix="rung-operands-") as folder:
             for n, tensor in tensors.items():
                 (Path(folder) / str(n)).write_bytes(_bytes(tensor).numpy().tobytes())
-            ended = running.run(program, [folder, *words], how, keep=True, seconds=SECONDS)
-            told = ended.report.get("findings", [])
-            faults = [fault for fault in told if fault["kind"] != "unasked"]  # its caller may ask; the results tell
-            for fault in faults:
-                if fault["kind"] == "exit":
-                    break
+            ended = execution.run([program, folder, *words], how, keep=True, seconds=SECONDS)
+            told = ended.findings()
+            # of calls that fail its caller may ask; the results tell
+            for fault in (one for one in told if one["kind"] not in ("unasked", "exit")):
                 kind: FaultKind = next((kind for kind in FAULTS if kind == fault["kind"]), "bounds")
                 more = f" (launched at {fault['launched']})" if "launched" in fault else ""
-                text = re.sub(r"from cudaMalloc \((\w+):0\)", r"of '\1'", fault["text"])
+                text = re.sub(r"from cudaMalloc \((?:[^()]*/)?(\w+):1\)", r"of '\1'", fault["text"])
                 raise EmulatorFault(kind, f"{text}{more}")
-            if ended.code and (faults or not told):
+            if ended.code and not ended.faults:
                 said = ["", *(line for line in (ended.errors + ended.output).splitlines() if line.strip())]
                 raise RungError(f"{self._call} ended its process with exit code {ended.code}: {said[-1]}")
             for n, tensor in tensors.items():
@@ -193,23 +199,30 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=16)
-def _compiled(path: Path, source: str, call: str, function: HostFunction) -> tempfile.TemporaryDirectory[str]:
-    """A folder with the program that calls a file's function; it is there as long as somebody holds it."""
-    folder = tempfile.TemporaryDirectory(prefix="rung-launcher-")
-    here = Path(folder.name)
+def _program(path: Path, source: str, call: str, function: HostFunction) -> Path:
+    """The program that calls a file's function."""
     operands: list[str] = []
     arguments: list[str] = []
+    allocations: list[str] = []
     for n, p in enumerate(function.parameters):
         if p.pointer:
             to, of = rf"\s*{p.name}\b[^;]*DeviceToHost", rf"[^,;]*,\s*{p.name}\b[^;]*HostToDevice"
-            of_host = "true" if re.search(rf"\bcudaMemcpy\w*\s*\((?:{to}|{of})", function.text) else "false"
-            arguments.append(f"({'const ' * p.const}{p.ctype}*)operands[{len(operands)}].data()")
-            operands.append(f'RungOperand(words[1], {n}, "{p.name}", {of_host})')
+            of_host = re.search(rf"\bcudaMemcpy\w*\s*\((?:{to}|{of})", function.text)
+            one = f"operands[{len(operands)}]"
+            if not of_host:
+                allocated = f"if (!{one}.bytes.empty()) cudaMalloc(&{one}.device, {one}.bytes.size());"
+                allocations.append(f'#line 1 "{p.name}"\n{allocated}')
+            arguments.append(f"({'const ' * p.const}{p.ctype}*){one}.data()")
+            operands.append(f"RungOperand(words[1], {n}, {'true' if of_host else 'false'})")
         else:
             arguments.append(f"({p.ctype})atof(words[{2 + n}])")
-    parts = {"path": path, "call": call, "operands": ", ".join(operands), "arguments": ", ".join(arguments)}
-    driver = here / f"{path.stem}.cu"
-    driver.write_text(_DRIVER.format(**parts))
-    executable.compile_file(driver, here / "made.o", executable.Options(include=(str(path.parent),)))
-    executable.link([here / "made.o"], here / PROGRAM)
-    return folder
+    text = _DRIVER.format(
+        path=path, call=call, operands=", ".join(operands), arguments=", ".join(arguments),
+        allocations="\n".join(allocations),
+    )  # fmt: skip
+    digest = hashlib.sha256(f"{path}{source}{text}".encode()).hexdigest()[:24]
+    made = disk_cache.folder("launchers") / f"{digest}.cu"
+    fresh = made.with_suffix(f".{os.getpid()}")
+    fresh.write_text(text)
+    fresh.replace(made)
+    return building.program([made], building.Options(include=(str(path.parent),)))

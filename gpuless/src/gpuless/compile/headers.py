@@ -69,12 +69,6 @@ def _find(nvrtc: tuple[int, int], override: str, environment: tuple[str, ...]) -
 
 
 @functools.cache
-def cccl() -> Path | None:
-    """The folder of Thrust's and libcu++'s headers, which NVRTC's own bundle lacks."""
-    folders = (folder for _, some in (*_toolkits(), *_wheels()) for folder in some)
-    return next((Path(folder) for folder in folders if (Path(folder) / "thrust/version.h").is_file()), None)
-
-
 def types(nvrtc: tuple[int, int]) -> Path | None:
     """The folder of the runtime's types, which NVRTC's own bundle lacks."""
     every = [find(nvrtc), *(_described(source, folders) for source, folders in (*_toolkits(), *_wheels()))]

@@ -82,9 +82,9 @@ def with_headers(source: Path, include: Sequence[str | Path], seen: set[Path] | 
 
 
 @functools.lru_cache(maxsize=256)
-def device_part(source: str, named: frozenset[str] = frozenset(), only: frozenset[str] | None = None) -> str:
-    """The text that both compilers get: `source` itself if it has no host code. What is `named` stays, too; of the
-    device's functions only what `only` names, and what that needs."""
+def device_part(source: str, only: frozenset[str] | None = None) -> str:
+    """The text that both compilers get: `source` itself if it has no host code; of the device's functions only what
+    `only` names, and what that needs."""
 
     def put(found: re.Match[str]) -> str:
         if found[1] == "cuda.h" and "CU" not in re.sub(r"CU(?:DA|BLAS)", "", source):  # nothing of the driver's is used
@@ -99,7 +99,7 @@ def device_part(source: str, named: frozenset[str] = frozenset(), only: frozense
         return text
     code = code_only(text)
     items = list(items_of(code))
-    kept = _items_of_kernels(items, text, named, only)
+    kept = _items_of_kernels(items, text, only)
     functions = [item for item in items if item.function and item.body]
     if all(id(item) in kept for item in functions):
         return text
@@ -127,13 +127,6 @@ def lacks_device(source: str) -> bool:
     return any(not _CONSTANT & _expand(item.head, macros) for item in plain)
 
 
-def templates_in(code: str) -> set[str]:
-    """The kernels that are templates, and nothing else."""
-    kernels = [item for item in items_of(code) if "__global__" in item.head]
-    plain = {name for item in kernels if item.head[0] != "template" for name in item.names}
-    return {name for item in kernels for name in item.names} - plain
-
-
 def host_part(source: str) -> str:
     """The text of the host's functions, without comments and literals, a zero between two: launches are there."""
     code = code_only(source)
@@ -158,9 +151,7 @@ def launching_macros(source: str) -> Iterator[str]:
             yield "\n".join(texts)
 
 
-def _items_of_kernels(
-    items: list[_Item], text: str, named: frozenset[str] = frozenset(), only: frozenset[str] | None = None
-) -> set[int]:
+def _items_of_kernels(items: list[_Item], text: str, only: frozenset[str] | None = None) -> set[int]:
     """The items that the kernels need: those marked for the device, and what they name."""
 
     def spare(item: _Item) -> bool:  # operators are not called by name
@@ -168,7 +159,8 @@ def _items_of_kernels(
         return only is not None and defines and not item.names & only
 
     macros = _macros(text)
-    named = named.union(*map(_NAME.findall, _PRAGMA.findall(text)))  # such as a constant in `#pragma unroll DEPTH`
+    pragmas = _PRAGMA.findall(text)  # such as a constant in `#pragma unroll DEPTH`
+    named = {name for pragma in pragmas for name in _NAME.findall(pragma)}
     always = {"using namespace", "static_assert", "namespace", "extern template"}
     kept: set[int] = set()
     items = [item for item in items if not _hosts_variable(item, macros)]

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -187,20 +186,6 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
     return code, {k: lowered.get(k, k) for k in build.kernels}, logs.getvalue().replace("\0", "").strip()
 
 
-def linked(parts: Sequence[bytes], arch: str) -> bytes:
-    """The cubin of what was compiled with --dlink-time-opt."""
-    with _IMPORTS:
-        from cuda.core import Linker, LinkerOptions, ObjectCode
-
-    try:
-        options = LinkerOptions(arch=arch, link_time_optimization=True, lineinfo=True)
-        return bytes(Linker(*(ObjectCode.from_ltoir(part) for part in parts), options=options).link("cubin").code)
-    except Exception as problem:
-        absent = "nvJitLink" in str(problem) and "not" in str(problem) and "Unresolved" not in str(problem)
-        mend = ": pip install nvidia-nvjitlink" if absent else ""
-        raise CompileError(f"The device functions of several files do not link: {problem}{mend}") from problem
-
-
 def _text(name: bytes | str) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
@@ -216,7 +201,6 @@ _FLAGS = {
     "device-as-default-execution-space": "device_as_default_execution_space",
     "default-device": "device_as_default_execution_space",
     "disable-warnings": "disable_warnings",
-    "dlink-time-opt": "link_time_optimization",
 }
 _SWITCHES = {
     "ftz": "ftz",

@@ -1,16 +1,19 @@
-"""Counts of a whole CUDA program, as its process wrote them (host/kernels.cpp)."""
+"""Counts of a whole CUDA program, as its process wrote them (driver/counts.cpp)."""
 
 from __future__ import annotations
 
+import functools
+import subprocess
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpuless import machine, timing
+from gpuless.compile import elf, sass
+from gpuless.compile.cubin_cache import Cubin
 from gpuless.counts import counters
 from gpuless.facts import gpus
 from gpuless.launch import LaunchConfig
-from gpuless.program import device_code
 
 _WHYS = range(machine.STALLS)
 
@@ -65,8 +68,7 @@ def _sums(counts: Path) -> list[_Sum]:
             cluster = (cx, cy, cz) if cx * cy * cz > 1 else None
             config = LaunchConfig((gx, gy, gz), (bx, by, bz), shared, bool(cooperative), cluster)
             symbol, cubin, source = next(lines).split()[1], Path(next(lines)), next(lines)
-            name = device_code.expression_of(device_code.demangled(symbol).strip())
-            sums.append(_Sum(device_code.program(cubin, symbol, source, name), config, launches))
+            sums.append(_Sum(_program(cubin, symbol, source), config, launches))
             continue
         if kind == "simulated":
             facts = (int(words[1]), words[2] != "0", float.fromhex(words[3]), words[4] != "0")
@@ -81,3 +83,30 @@ def _sums(counts: Path) -> list[_Sum]:
         else:
             sums[-1].requests.append((numbers[: machine.FIGURES], numbers[machine.FIGURES :]))
     return sums
+
+
+def _program(cubin: Path, symbol: str, source: str) -> machine.Program:
+    data = cubin.read_bytes()
+    plain = subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True).stdout.strip()
+    name = _expression_of(plain)
+    of = Cubin(cubin, elf.arch(data), {name: symbol}, {name: elf.resources(data, symbol)}, "")
+    return machine.Program(of, _instructions(cubin)[symbol], name, source)
+
+
+@functools.lru_cache(maxsize=8)
+def _instructions(cubin: Path) -> dict[str, list[sass.Instruction]]:
+    data = cubin.read_bytes()
+    return sass.instructions_of(Cubin(cubin, elf.arch(data), {one: one for one in elf.kernels(data)}, {}, ""))
+
+
+def _expression_of(demangled: str) -> str:
+    """`void sum<float, 256>(float const*)` as `sum<float, 256>`."""
+    depth, start = 0, 0
+    text = demangled.replace("(anonymous namespace)::", "")
+    for i, letter in enumerate(text):
+        depth += (letter == "<") - (letter == ">")
+        if letter == " " and not depth:
+            start = i + 1
+        if letter == "(" and not depth:
+            return text[start:i]
+    return text

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpuless import timing
@@ -17,7 +17,16 @@ from gpuless.counts import counters, counting
 from gpuless.facts import gpus
 from gpuless.program import building, execution
 
-FIGURES = ("registers", "spilled bytes", "shared bytes", "launches", "instructions", "sectors", "wavefronts", "microseconds")
+FIGURES = (
+    "registers",
+    "spilled bytes",
+    "shared bytes",
+    "launches",
+    "instructions",
+    "sectors",
+    "wavefronts",
+    "microseconds",
+)
 Row = dict[str, float]
 
 
@@ -64,7 +73,11 @@ def run(words: Sequence[str]) -> int:
     broken = beyond(pairs, limits)
     if options.json:
         rows = [{"kernel": name, "a": a, "b": b} for name, a, b in pairs]
-        print(json.dumps({"schema": "gpuless/1", "verb": "diff", "gpu": gpu.key, "kernels": rows, "beyond": broken}, indent=1))
+        print(
+            json.dumps(
+                {"schema": "gpuless/1", "verb": "diff", "gpu": gpu.key, "kernels": rows, "beyond": broken}, indent=1
+            )
+        )
     else:
         print(table(pairs, gpu.name))
         print(*(f"beyond its limit: {one}" for one in broken), sep="\n", end="\n" if broken else "")
@@ -74,31 +87,22 @@ def run(words: Sequence[str]) -> int:
 def figures_of(path: Path, options: building.Options, arguments: Sequence[str], gpu: gpus.Gpu) -> dict[str, Row]:
     """Of each kernel of a program: it runs once to count, and once to be simulated."""
     command = [str(building.program([path], options)), *arguments]
-    constants = " ".join(map(repr, timing.basis(gpu).constants.row()))
     rows: dict[str, Row] = {}
     with tempfile.TemporaryDirectory(prefix="gpuless-diff-") as folder:
-        for name, given in (("counts", ""), ("time", constants)):
-            chosen = {"GPULESS_COUNTS": f"{folder}/{name}", "GPULESS_CONSTANTS": given}
-            before = {key: os.environ.get(key) for key in chosen}
-            os.environ.update(chosen)
-            try:
-                how = execution.Execution(gpu=gpu.key, races="no", quiet=True)
-                ended = execution.run(command, how, keep=True)
-            finally:
-                for key, value in before.items():
-                    os.environ.pop(key) if value is None else os.environ.update({key: value})
-            if name == "counts" and ended.code:
-                raise UserError(f"{path} ends with {ended.code}: gpuless run {path} says why.")
-        for (program, _, _), launched in zip(
-            counting.executions(Path(folder, "counts")), counting.counted(Path(folder, "counts")), strict=True
-        ):
+        counts, simulated = Path(folder, "counts"), Path(folder, "simulated")
+        how = execution.Execution(gpu=gpu.key, races="no", quiet=True, counts=counts)
+        if code := execution.run(command, how, keep=True).code:
+            raise UserError(f"{path} ends with {code}: gpuless run {path} says why.")
+        constants = timing.basis(gpu).constants.row()
+        execution.run(command, replace(how, counts=simulated, constants=constants), keep=True)
+        for (program, _, _), launched in zip(counting.executions(counts), counting.counted(counts), strict=True):
             row = rows.setdefault(program.kernel, dict.fromkeys(FIGURES, 0.0))
             needs = program.resources
             row["registers"] = max(row["registers"], needs.registers)
             row["spilled bytes"] = max(row["spilled bytes"], needs.spill_stores + needs.spill_loads)
             row["shared bytes"] = max(row["shared bytes"], needs.static_shared + launched.config.shared)
             add_counts(row, launched)
-        for one in counting.simulated(Path(folder, "time"), gpu):
+        for one in counting.simulated(simulated, gpu):
             rows[one.program.kernel]["microseconds"] += one.launches * timing.microseconds(gpu, one)
     return rows
 
@@ -115,7 +119,9 @@ def paired(a: Mapping[str, Row], b: Mapping[str, Row]) -> list[tuple[str, Row, R
     pairs = [(name, a[name], b[name]) for name in a if name in b]
     left, right = [name for name in a if name not in b], [name for name in b if name not in a]
     if len(left) != len(right):
-        raise UserError(f"the programs launch different kernels: {', '.join(left) or 'none'} and {', '.join(right) or 'none'}.")
+        raise UserError(
+            f"the programs launch different kernels: {', '.join(left) or 'none'} and {', '.join(right) or 'none'}."
+        )
     names = [one if one == other else f"{one} -> {other}" for one, other in zip(left, right, strict=True)]
     return pairs + [(name, a[one], b[other]) for name, one, other in zip(names, left, right, strict=True)]
 

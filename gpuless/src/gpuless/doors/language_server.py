@@ -38,14 +38,12 @@ def examine(path: Path, gpu: str) -> tuple[list[findings.Finding], dict[tuple[st
             command = [sys.executable, str(path)]
         else:
             return [], {}
-        os.environ["GPULESS_COUNTS"] = folder
+        how = execution.Execution(gpu=gpu, quiet=True, counts=Path(folder))
         try:
-            ended = execution.run(command, execution.Execution(gpu=gpu, quiet=True), keep=True, seconds=_SECONDS)
+            ended = execution.run(command, how, keep=True, seconds=_SECONDS)
             launches = [one for file in Path(folder).iterdir() for one in counting.counted(file)]
         except UserError as problem:
             return [{"kind": "program", "text": str(problem), "place": {"file": str(path), "line": 1}}], {}
-        finally:
-            del os.environ["GPULESS_COUNTS"]
     return ended.findings(), hints(launches)
 
 

@@ -68,7 +68,7 @@ class Reports:
         if self.options.sarif:
             _write(self.options.sarif, json.dumps(sarif(command, code, found, self.passed), indent=1))
         if self.options.junit:
-            _write(self.options.junit, junit(command, code, found, kernels))
+            _write(self.options.junit, junit(command, found, kernels))
         if self.counts:
             from gpuless.doors import coverage_files
 
@@ -157,7 +157,7 @@ def sarif(
     return {"$schema": _SARIF, "version": "2.1.0", "runs": [run]}
 
 
-def junit(command: Sequence[str], code: int, found: Sequence[Finding], kernels: Sequence[Mapping[str, Any]]) -> str:
+def junit(command: Sequence[str], found: Sequence[Finding], kernels: Sequence[Mapping[str, Any]]) -> str:
     """Each kernel is a test case, and so is the program, which has the faults of no kernel."""
     name = Path(command[0]).name
     seconds: dict[str, float] = {}
@@ -166,7 +166,7 @@ def junit(command: Sequence[str], code: int, found: Sequence[Finding], kernels: 
     of: dict[str, list[Finding]] = {kernel: [] for kernel in seconds} | {name: []}
     for one in found:
         of.setdefault(str((one.get("place") or {}).get("kernel", name)), []).append(one)
-    failed = sum(bool(faults) for faults in of.values()) + (code != 0 and not found)
+    failed = sum(bool(faults) for faults in of.values())
     facts = {"tests": str(len(of)), "failures": str(failed), "errors": "0", "skipped": "0"}
     suite = xml.Element("testsuite", name="gpuless", time=f"{sum(seconds.values()):.6f}", **facts)
     for kernel, faults in of.items():
@@ -175,8 +175,6 @@ def junit(command: Sequence[str], code: int, found: Sequence[Finding], kernels: 
             kinds = ", ".join(sorted({one["kind"] for one in faults}))
             failure = xml.SubElement(case, "failure", type=kinds, message=_printable(findings.text(faults[0])))
             failure.text = _printable("\n".join(map(findings.paragraph, faults)))
-        elif kernel == name and code and not found:
-            xml.SubElement(case, "failure", type="exit", message=f"the program ends with {code}")
     top = xml.Element("testsuites")
     top.append(suite)
     return xml.tostring(top, encoding="unicode", xml_declaration=True) + "\n"

@@ -155,7 +155,7 @@ void look_for_short(const Copy& c, const Site& site)
     const auto threads = launched.lower_bound(width);
     const size_t each = memory->bytes / width, rest = memory->bytes - width;
     if (c.from.start != start || memory->bytes % width || (each != 2 && each != 4 && each != 8) ||
-        threads == launched.end() || threads->first >= width + BLOCK)
+        threads == launched.end() || threads->first >= std::min(width + BLOCK, 4 * width))
         return;
     if (rung_machine::unwritten_bytes(end, uint64_t(end), rest)) return;
     shorts.push_back({start,

@@ -1,5 +1,4 @@
-// What launches counted, and how long they are predicted to take: a file at the end, for `gpuless count`
-// (counts/counting.py reads it).
+// What launches counted, and how long they are predicted to take: a file at the end (counts/counting.py reads it).
 #include "driver.h"
 
 #include <math.h>
@@ -64,7 +63,7 @@ Sum& sum_of(const Code& code, const Configuration& how)
     return *found;
 }
 
-// For `gpuless count --time`: the constants of the model of time. Then only the blocks that stand for a grid are
+// For predictions of time: the constants of the model of time. Then only the blocks that stand for a grid are
 // executed.
 const std::vector<double>& constants()
 {
@@ -85,6 +84,7 @@ int predicted(const Code& code, const Configuration& how, const rung_machine_lau
     if (sum.launches++) return 0;  // it takes as long as the first
     const int resident = active_blocks(code, int(how.block[0] * how.block[1] * how.block[2]), how.shared);
     sum.stalls.resize(code.instructions);
+    if (const char* const cold = getenv("GPULESS_COLD"); cold && *cold) rung_machine_cold();
     return rung_machine_predict(code.program, &launch, constants().data(), unsigned(std::max(1, resident)),
                                 launch.shared_bytes + (unsigned(gpu().reserved_kib) << 10), HUGE_VAL, &sum.made,
                                 reinterpret_cast<double (*)[12]>(sum.stalls.data()), &fault);

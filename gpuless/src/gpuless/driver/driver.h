@@ -238,7 +238,8 @@ struct Code  // a kernel
     std::vector<std::pair<unsigned, unsigned>> parameters;       // offset and size
     std::vector<std::pair<unsigned, std::string>> shared_names;  // offset and name
     std::vector<std::string> places;
-    bool starts_next = false;  // before it ends
+    std::vector<bool> of_cuda;  // such a place lies in CUDA's own headers, and is not known
+    bool starts_next = false;   // before it ends
     void* program = nullptr;
     size_t instructions = 0;
     int dynamic_limit = 48 * 1024, carveout = -1, cluster_policy = 0;

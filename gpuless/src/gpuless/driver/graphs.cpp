@@ -77,6 +77,7 @@ CUresult work_of(NodeParameters& node, Work& work, const Site& site)
     case CU_GRAPH_NODE_TYPE_MEMCPY: return copying_work(node.memcpy, work, site);
     case CU_GRAPH_NODE_TYPE_MEMSET: {
         const CUDA_MEMSET_NODE_PARAMS& s = node.memset;
+        if (s.elementSize != 1 && s.elementSize != 2 && s.elementSize != 4) return CUDA_ERROR_INVALID_VALUE;
         const Fill fill = {bytes_at(s.dst), s.pitch, s.width, s.height, s.elementSize, s.value};
         if (!objection(fill.to, (s.height - 1) * s.pitch + s.width * s.elementSize, 1).empty())
             return CUDA_ERROR_INVALID_VALUE;
@@ -322,42 +323,6 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* found, CUgraphNode node, CUgraph cl
 }
 
 // ---- nodes ----------------------------------------------------------------------------------------------------------
-CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t count,
-                              const CUDA_KERNEL_NODE_PARAMS* p)
-{
-    BEGIN("cuGraphAddKernelNode");
-    CHECK(p);
-    NodeParameters parameters(CU_GRAPH_NODE_TYPE_KERNEL);
-    parameters.kernel = *p;
-    return add(node, graph, needs, count, parameters, site);
-}
-CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t count,
-                              const CUDA_MEMCPY3D* p, CUcontext)
-{
-    BEGIN("cuGraphAddMemcpyNode");
-    CHECK(p);
-    NodeParameters parameters(CU_GRAPH_NODE_TYPE_MEMCPY);
-    parameters.memcpy = *p;
-    return add(node, graph, needs, count, parameters, site);
-}
-CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t count,
-                              const CUDA_MEMSET_NODE_PARAMS* p, CUcontext)
-{
-    BEGIN("cuGraphAddMemsetNode");
-    CHECK(p && (p->elementSize == 1 || p->elementSize == 2 || p->elementSize == 4));
-    NodeParameters parameters(CU_GRAPH_NODE_TYPE_MEMSET);
-    parameters.memset = *p;
-    return add(node, graph, needs, count, parameters, site);
-}
-CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t count,
-                            const CUDA_HOST_NODE_PARAMS* p)
-{
-    BEGIN("cuGraphAddHostNode");
-    CHECK(p);
-    NodeParameters parameters(CU_GRAPH_NODE_TYPE_HOST);
-    parameters.host = *p;
-    return add(node, graph, needs, count, parameters, site);
-}
 CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t count)
 {
     BEGIN("cuGraphAddEmptyNode");
@@ -419,11 +384,9 @@ CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* nee
     CHECK(p);
     switch (p->type) {
     case CU_GRAPH_NODE_TYPE_GRAPH: return cuGraphAddChildGraphNode(node, graph, needs, count, p->graph.graph);
-    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
-        const CUresult error =
-            cuGraphAddMemAllocNode(node, graph, needs, count, reinterpret_cast<CUDA_MEM_ALLOC_NODE_PARAMS*>(&p->alloc));
-        return error;
-    }
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        return cuGraphAddMemAllocNode(node, graph, needs, count,
+                                      reinterpret_cast<CUDA_MEM_ALLOC_NODE_PARAMS*>(&p->alloc));
     case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuGraphAddMemFreeNode(node, graph, needs, count, p->free.dptr);
     case CU_GRAPH_NODE_TYPE_CONDITIONAL:
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
@@ -447,86 +410,41 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
 #define NODE(NAME, TYPE)                                                                                               \
     BEGIN(NAME);                                                                                                       \
     CHECK(nodes.count(node) && p && node->parameters.type == CU_GRAPH_NODE_TYPE_##TYPE)
-CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p)
-{
-    NODE("cuGraphKernelNodeGetParams", KERNEL);
-    return *p = node->parameters.kernel, CUDA_SUCCESS;
-}
-CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* p)
-{
-    NODE("cuGraphKernelNodeSetParams", KERNEL);
-    NodeParameters changed(CU_GRAPH_NODE_TYPE_KERNEL);
-    changed.kernel = *p;
-    return change(node, changed, site);
-}
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* p)
-{
-    BEGIN("cuGraphExecKernelNodeSetParams");
-    CHECK(p);
-    NodeParameters changed(CU_GRAPH_NODE_TYPE_KERNEL);
-    changed.kernel = *p;
-    return change_in(exec, node, changed, site);
-}
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D* p)
-{
-    NODE("cuGraphMemcpyNodeGetParams", MEMCPY);
-    return *p = node->parameters.memcpy, CUDA_SUCCESS;
-}
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* p)
-{
-    NODE("cuGraphMemcpyNodeSetParams", MEMCPY);
-    NodeParameters changed(CU_GRAPH_NODE_TYPE_MEMCPY);
-    changed.memcpy = *p;
-    return change(node, changed, site);
-}
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* p, CUcontext)
-{
-    BEGIN("cuGraphExecMemcpyNodeSetParams");
-    CHECK(p);
-    NodeParameters changed(CU_GRAPH_NODE_TYPE_MEMCPY);
-    changed.memcpy = *p;
-    return change_in(exec, node, changed, site);
-}
-CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS* p)
-{
-    NODE("cuGraphMemsetNodeGetParams", MEMSET);
-    return *p = node->parameters.memset, CUDA_SUCCESS;
-}
-CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* p)
-{
-    NODE("cuGraphMemsetNodeSetParams", MEMSET);
-    NodeParameters changed(CU_GRAPH_NODE_TYPE_MEMSET);
-    changed.memset = *p;
-    return change(node, changed, site);
-}
-CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* p, CUcontext)
-{
-    BEGIN("cuGraphExecMemsetNodeSetParams");
-    CHECK(p);
-    NodeParameters changed(CU_GRAPH_NODE_TYPE_MEMSET);
-    changed.memset = *p;
-    return change_in(exec, node, changed, site);
-}
-CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* p)
-{
-    NODE("cuGraphHostNodeGetParams", HOST);
-    return *p = node->parameters.host, CUDA_SUCCESS;
-}
-CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p)
-{
-    NODE("cuGraphHostNodeSetParams", HOST);
-    NodeParameters changed(CU_GRAPH_NODE_TYPE_HOST);
-    changed.host = *p;
-    return change(node, changed, site);
-}
-CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p)
-{
-    BEGIN("cuGraphExecHostNodeSetParams");
-    CHECK(p);
-    NodeParameters changed(CU_GRAPH_NODE_TYPE_HOST);
-    changed.host = *p;
-    return change_in(exec, node, changed, site);
-}
+// Nodes of one kind: added, read, changed, and changed in a graph that was instantiated; some take a context, too.
+#define KIND(NAME, TYPE, PARAMETERS, FIELD, ...)                                                                       \
+    static NodeParameters parameters_of(const PARAMETERS& p)                                                           \
+    {                                                                                                                  \
+        NodeParameters made(CU_GRAPH_NODE_TYPE_##TYPE);                                                                \
+        return made.FIELD = p, made;                                                                                   \
+    }                                                                                                                  \
+    CUresult cuGraphAdd##NAME##Node(CUgraphNode* node, CUgraph graph, const CUgraphNode* needs, size_t count,          \
+                                    const PARAMETERS* p __VA_ARGS__)                                                   \
+    {                                                                                                                  \
+        BEGIN("cuGraphAdd" #NAME "Node");                                                                              \
+        CHECK(p);                                                                                                      \
+        return add(node, graph, needs, count, parameters_of(*p), site);                                                \
+    }                                                                                                                  \
+    CUresult cuGraph##NAME##NodeGetParams(CUgraphNode node, PARAMETERS* p)                                             \
+    {                                                                                                                  \
+        NODE("cuGraph" #NAME "NodeGetParams", TYPE);                                                                   \
+        return *p = node->parameters.FIELD, CUDA_SUCCESS;                                                              \
+    }                                                                                                                  \
+    CUresult cuGraph##NAME##NodeSetParams(CUgraphNode node, const PARAMETERS* p)                                       \
+    {                                                                                                                  \
+        NODE("cuGraph" #NAME "NodeSetParams", TYPE);                                                                   \
+        return change(node, parameters_of(*p), site);                                                                  \
+    }                                                                                                                  \
+    CUresult cuGraphExec##NAME##NodeSetParams(CUgraphExec exec, CUgraphNode node, const PARAMETERS* p __VA_ARGS__)     \
+    {                                                                                                                  \
+        BEGIN("cuGraphExec" #NAME "NodeSetParams");                                                                    \
+        CHECK(p);                                                                                                      \
+        return change_in(exec, node, parameters_of(*p), site);                                                         \
+    }
+KIND(Kernel, KERNEL, CUDA_KERNEL_NODE_PARAMS, kernel)
+KIND(Memcpy, MEMCPY, CUDA_MEMCPY3D, memcpy, , CUcontext)
+KIND(Memset, MEMSET, CUDA_MEMSET_NODE_PARAMS, memset, , CUcontext)
+KIND(Host, HOST, CUDA_HOST_NODE_PARAMS, host)
+
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph* p)
 {
     NODE("cuGraphChildGraphNodeGetGraph", GRAPH);

@@ -19,6 +19,7 @@ int predicted(const Code& code, const Configuration& how, const rung_machine_lau
 
 namespace {
 
+constexpr char OF_CUDA[] = "cuda";  // in a line's place in module files (modules.py)
 const char* const KINDS[] = {"",     "barrier", "deadlock", "bounds",    "shared",    "unsupported",
                              "trap", "race",    "async",    "unwritten", "unfinished"};
 
@@ -106,6 +107,10 @@ bool begin_code(Code& code, const Site& site)
         code.program = rung_machine_load(code.text.c_str()),
         code.instructions = size_t(std::count(code.text.begin(), code.text.end(), '\n'));
         code.places = lines_of(code.lines), code.starts_next = code.text.find("PREEXIT") != std::string::npos;
+        for (std::string& place : code.places) {
+            code.of_cuda.push_back(place == OF_CUDA);
+            if (place == OF_CUDA) place.clear();
+        }
         const char* const problem = rung_machine_problem(code.program);
         if (!problem) {
             std::string places;
@@ -211,22 +216,31 @@ struct Running
     const Code* code;
     const Configuration* how;
     const Site* site;
+    bool raced;
 } running;
 
 void tell_fault(const rung_machine_fault& fault)
 {
-    const auto& [code, how, site] = running;
-    Told told = {KINDS[fault.kind], sentence_of(*code, fault, how->block), *site,
-                 place_in(*code, fault.at, how->block)};
+    const Code& code = *running.code;
+    const unsigned* const block = running.how->block;
+    Told told = {KINDS[fault.kind], sentence_of(code, fault, block), *running.site, place_in(code, fault.at, block)};
     if (fault.kind == RUNG_UNFINISHED) told.text += " (GPULESS_SECONDS is the limit of a launch)";
-    if (fault.kind == RUNG_RACE) told.other = place_in(*code, fault.other, how->block);
+    if (fault.kind == RUNG_RACE) told.other = place_in(code, fault.other, block);
     tell(fault.kind == RUNG_RACE ? RACED : FAULTED, told);
 }
 
-// A race is told once for two lines; the launch goes on, as a GPU's does.
+// A race is told once for two lines; the launch goes on, as a GPU's does. CUDA's own headers count on more than the
+// memory model promises (Thrust's unique writes what another block has read before a relaxed flag).
 void tell_race(const rung_machine_fault* fault)
 {
     static auto& told = *new std::set<std::tuple<unsigned, const Code*, int, int>>;
+    running.raced = true;
+    const Code& code = *running.code;
+    const auto of_cuda = [&](int at) {
+        return at >= 0 && size_t(at) < code.of_cuda.size() && code.of_cuda[size_t(at)];
+    };
+    if (of_cuda(fault->at.instruction) && of_cuda(fault->other.instruction))
+        return note_once("races between two lines of CUDA's own headers are not told");
     if (told.emplace(period(), running.code, fault->at.instruction, fault->other.instruction).second)
         tell_fault(*fault);
 }
@@ -260,7 +274,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
                       (code.starts_next || beside() || host_accessed(present_work()));  // else all before it has ended
     last_moment = moment();
     rung_machine_fault fault = {};
-    running = {&code, &how, &site};
+    running = {&code, &how, &site, false};
     const int failed =
         predicting() ? predicted(code, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
     free(bank);
@@ -269,7 +283,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
         if (fault.kind != RUNG_UNSUPPORTED) stick(error_of(fault));  // the machine's own lack does not hide the rest
         return;
     }
-    tell_unwritten(code, how, site);
+    if (!running.raced) tell_unwritten(code, how, site);  // else it may be the race's own
     ran(uint64_t(how.grid[0]) * how.grid[1] * how.grid[2], uint64_t(how.block[0]) * how.block[1] * how.block[2],
         code.title, site, pointers_in(parameters));
     tell_conflicts(code, site);

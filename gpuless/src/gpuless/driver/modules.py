@@ -97,10 +97,11 @@ def _describe_kernel(blob: _Blob, data: bytes, kernel: str, instructions: list[s
 
 
 def _place(lines: sass.Stack) -> str:
-    """The innermost line of the program's own files."""
+    """The innermost line of the program's own files; "cuda" if all lines are of CUDA's headers."""
     own = (f"{file}:{line}" for file, line in lines if not _is_of_cuda(file))
-    return next(own, "")
+    return next(own, "cuda" if lines else "")
 
 
 def _is_of_cuda(file: str) -> bool:
-    return any(part in file for part in ("/nvidia/", "/cuda/standard/", "/cccl/", "/usr/local/cuda", "/toolkits/"))
+    places = ("/nvidia/", "/cuda/standard/", "/cccl/", "/usr/local/cuda", "/compiler/../include/")
+    return any(part in file for part in places)

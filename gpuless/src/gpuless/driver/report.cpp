@@ -275,7 +275,7 @@ void begin_child()
 
 }  // namespace gpuless
 
-// For a library above this one: a fault of its own kind, at a call that it has seen.
+// For a library above this one: a fault of its own kind, at a call that it has seen; `text` goes on behind the call.
 EXPORTED void gpuless_fault(const char* kind, const char* text, const char* function, const void* caller)
-{ gpuless::tell(gpuless::MISUSED, {kind, text, {function, caller}}); }
+{ gpuless::tell(gpuless::MISUSED, {kind, gpuless::called({function, caller}) + " " + text, {function, caller}}); }
 EXPORTED void gpuless_note(const char* text) { gpuless::note_once(text); }

@@ -19,7 +19,7 @@ thread_local const void* outermost;  // the caller of a per-thread variant
 thread_local int per_thread;         // how deep
 
 // A function of CUDA's headers that was put in its caller's place.
-bool of_toolkit(const char* file) { return strstr(file, "/include/c") && strstr(file, "/toolkits/"); }
+bool of_toolkit(const char* file) { return strstr(file, "/include/") && strstr(file, "/toolkits/"); }
 
 // The line of an instruction, by its file's debug information: that of the program's file, where the instruction
 // belongs to a function of CUDA's headers.

@@ -173,9 +173,9 @@ unsigned long issue(Work run, std::vector<unsigned long> needs, unsigned agent, 
     return issued;
 }
 
-void wait_for_number(unsigned long number)
+// Runs what is issued up to this one.
+static void run_up_to(unsigned long number)
 {
-    const Alone alone;
     for (double since = 0; !done(number) && !working_here();) {
         if (at_work) {
             let_others([] { usleep(100); });
@@ -194,6 +194,12 @@ void wait_for_number(unsigned long number)
         }
         let_others([] { usleep(1000); });
     }
+}
+
+void wait_for_number(unsigned long number)
+{
+    const Alone alone;
+    run_up_to(number);
     moments++;
 }
 
@@ -268,7 +274,7 @@ void wait_for_all()
 {
     const Alone alone;
     if (working_here()) return;
-    while (!pending.empty()) wait_for_number(pending.begin()->first);
+    while (!pending.empty()) run_up_to(pending.begin()->first);
     of_host = of_all;
     moments++;
 }

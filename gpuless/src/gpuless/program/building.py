@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -16,9 +17,11 @@ from pathlib import Path
 from gpuless.base import disk_cache
 from gpuless.base.errors import CompileError, UserError
 from gpuless.facts import gpus
-from gpuless.program import toolkit
+from gpuless.program import nvcc_options, toolkit
 
 SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
+_LAMBDA = re.compile(r"\]\s*(?:\([^()]*\)\s*)?__(?:device|host)__")  # which costs the compiler half as much again
+_LINKED = ("-Xlinker", "--as-needed", "-lcublas", "-lcublasLt", "-lcurand")  # where a program calls them
 _KEPT = 200  # programs
 _OUTSIDE = ("/usr/include/", "/usr/lib/")  # the compiler's own headers: its version is part of the key
 
@@ -36,12 +39,15 @@ class Options:
     def words(self) -> list[str]:
         """nvcc's options."""
         named = [*(f"-I{folder}" for folder in self.include), *(f"-D{name}" for name in self.defines)]
-        return [*named, *([f"-std={self.standard}"] if self.standard else []), "-extended-lambda", *self.more]
+        return [*named, *([f"-std={self.standard}"] if self.standard else []), *self.more]
+
+
+NATIVE = "native"  # in a GPU's place: the one of this machine
 
 
 def compiling(gpu: str) -> dict[str, str]:
     """What nvcc's wrapper reads."""
-    return {"GPULESS_ARCH": gpus.find(gpu).arch}
+    return {"GPULESS_ARCH": gpu if gpu == NATIVE else gpus.find(gpu).arch}
 
 
 def program(files: Sequence[Path], options: Options, say: Callable[[str], None] = lambda _: None) -> Path:
@@ -50,6 +56,10 @@ def program(files: Sequence[Path], options: Options, say: Callable[[str], None] 
         if not file.is_file():
             raise UserError(f"{file} is not a file.")
     words = [*options.words(), *(str(file) for file in files)]
+    if any(_LAMBDA.search(file.read_text(errors="replace")) for file in files):
+        words.append("-extended-lambda")
+    if not toolkit.is_made():
+        say("compiling the GPU in software itself, once on this machine")
     folder = toolkit.folder()
     own = [str(folder), str(Path.cwd()), options.gpu, os.environ.get("NVCC_APPEND_FLAGS"), *words]
     where = disk_cache.folder("programs")
@@ -88,17 +98,21 @@ def _found(request: Path) -> Path | None:
 
 
 def _compile(words: Sequence[str], target: Path, gpu: str, *, one: bool) -> None:
-    """Several files may call each other's device functions: then they are compiled anew as relocatable code."""
+    """Files may call each other's device functions, and lambdas be in headers: then they are compiled anew so."""
     environment = os.environ | compiling(gpu)
-    command = [str(toolkit.compiler()), *words, "-o", str(target)]
+    folder = str(toolkit.folder())
     extra = ["-MD", "-MF", f"{target}.d"] if one else []
+    alone = any(word.startswith(("-rdc", "--relocatable", "-dc", "--device-c")) for word in words)
 
     def call(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, *more], capture_output=True, text=True, errors="replace", env=environment)
+        given = nvcc_options.translated([*words, "-o", str(target), *more, *_LINKED], folder, environment)
+        command = [f"{folder}/compiler/nvcc", *given]
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
 
-    result = call(*extra)
-    if result.returncode and not one and "Unresolved extern" in result.stdout + result.stderr:
-        result = call("-rdc=true")
+    result = call(*extra, *([] if alone else ["-nodlink"]))
+    for lacks, more in (("extended-lambda", "-extended-lambda"), ("Unresolved extern", "-rdc=true")):
+        if result.returncode and lacks in result.stdout + result.stderr:
+            result = call(*extra, more)
     if result.returncode:
         raise CompileError((result.stdout + result.stderr).strip() or f"nvcc ends with {result.returncode}")
     if not one:

@@ -32,9 +32,18 @@ class Execution:
     gpu: str = gpus.USUAL
     quiet: bool = False
     stop: bool = False  # at the first fault
+    device: Literal["emulator", "cuda"] = "emulator"
+    counts: Path | None = None  # what is counted is written there
+    cold: bool = False  # each launch from empty caches
+    constants: Sequence[float] = ()  # of the model of time: then only blocks that stand for a grid are executed
 
     def environment(self, report: Path | None = None) -> dict[str, str]:
-        """All variables of a process that finds the GPU in software (driver/README.md)."""
+        """All variables of a process that finds the GPU in software (driver/README.md), or, on a GPU, NVIDIA's runtime
+        libraries."""
+        if self.device == "cuda":
+            before = os.environ.get("LD_LIBRARY_PATH", "")
+            places = [*map(str, toolkit.runtime_folders()), *before.split(os.pathsep)]
+            return os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, places))}
         tools = toolkit.folder()
         chosen = driver.environment() | building.compiling(self.gpu)
         chosen |= {
@@ -48,9 +57,12 @@ class Execution:
             "GPULESS_GPU": self.gpu,
             "GPULESS_QUIET": str(int(self.quiet)),
             "GPULESS_STOP": str(int(self.stop)),
+            "GPULESS_CONSTANTS": " ".join(map(repr, self.constants)),
+            "GPULESS_COLD": "1" if self.cold else "",
         }
-        if report is not None:
-            chosen["GPULESS_REPORT"] = str(report.absolute())
+        for name, path in (("GPULESS_REPORT", report), ("GPULESS_COUNTS", self.counts)):
+            if path is not None:
+                chosen[name] = str(path.absolute())
         return os.environ | chosen
 
 
@@ -80,8 +92,10 @@ class Ended:
         """The faults, as documents tell them."""
         told = []
         for one in self.faults:
-            found = {"kind": one["kind"], "text": one["text"], "place": one["place"]}
-            if one.get("related"):
+            found = {"kind": one["kind"], "text": one["text"]}
+            if one["place"]:
+                found["place"] = one["place"]
+            if "file" in one.get("related", {}):
                 found["related"] = [one["related"]]
             if (called := one.get("called")) and one["place"].get("kernel"):
                 found["launched"] = f"{called['file']}:{called['line']}"
@@ -89,14 +103,15 @@ class Ended:
         if not told and self.code > 128:
             name = signal.Signals(self.code - 128).name if self.code - 128 in signal.valid_signals() else str(self.code)
             told.append({"kind": "signal", "text": f"the program's host code was ended by {name}"})
+        elif not told and self.code:
+            told.append({"kind": "exit", "text": f"the program ends with exit code {self.code}"})
         return told
 
 
 def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """A program's files, and the arguments behind them."""
+    """A program's files, and the words behind them."""
     at = next((i for i, word in enumerate(words) if not word.endswith(building.SOURCES)), len(words))
-    arguments = [*words[at:]]
-    return [Path(word) for word in words[:at]], arguments[1:] if arguments[:1] == ["--"] else arguments
+    return [Path(word) for word in words[:at]], [*words[at:]]
 
 
 @contextmanager

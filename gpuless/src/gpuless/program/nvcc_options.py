@@ -9,6 +9,7 @@ kept for reports; the runtime is the shared library, which is ours.
 
 import os
 import sys
+from collections.abc import Mapping
 
 ARCH = "sm_90"
 OF_ARCH = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code", "--gpu-code")
@@ -17,13 +18,13 @@ OF_LINES = ("-lineinfo", "--generate-line-info", "-G", "--device-debug")
 OPTIMIZED = ("-O", "--optimize", "-G", "--device-debug")
 
 
-def chosen(words: list[str]) -> str:
+def chosen(words: list[str], environment: Mapping[str, str]) -> str:
     """The architecture: that of the GPU in software, with its special instructions where the build asks for them."""
-    given = os.environ.get("GPULESS_ARCH") or ARCH
+    given = environment.get("GPULESS_ARCH") or ARCH
     return given + "a" if given == "sm_90" and any("90a" in word for word in words) else given
 
 
-def translated(words: list[str], toolkit: str) -> list[str]:
+def translated(words: list[str], toolkit: str, environment: Mapping[str, str] = os.environ) -> list[str]:
     """The options for NVIDIA's nvcc."""
     kept, of_arch, rest = [], [], list(words)
     optimized = False
@@ -40,12 +41,14 @@ def translated(words: list[str], toolkit: str) -> list[str]:
             kept.append(word)
     if any(word in ONLY_TOLD for word in kept):
         return kept
-    more = [f"-arch={chosen(of_arch)}", "-cudart", "shared", "-Wno-deprecated-gpu-targets", "-no-compress"]
+    more = [f"-arch={chosen(of_arch, environment)}", "-cudart", "shared", "-Wno-deprecated-gpu-targets", "-no-compress"]
     if not any(word in OF_LINES for word in kept):
         more.append("-lineinfo")
-    more += ["-Xcompiler", "-g1"]
+    more += ["-Xcompiler", "-g1", "-DCCCL_DISABLE_NVTX"]  # CUB marks its calls for a profiler that is not there
     if not optimized:
         more += ["-Xcompiler", "-O1"]
+    if "-arch=native" in more:  # the libraries are NVIDIA's
+        return [*kept, *more]
     return [*kept, *more, "-Xlinker", f"-rpath={toolkit}/lib64"]
 
 

@@ -60,6 +60,12 @@ def _file(name: str) -> Path | None:
     return next((root / name for root in _roots() if (root / name).exists()), None)
 
 
+def runtime_folders() -> list[Path]:
+    """Where NVIDIA's own libraries for programs are, of wheels or of an installed toolkit."""
+    places = [*(root / "lib" for root in _roots()), Path("/usr/local/cuda/lib64")]
+    return [place for place in places if any(place.glob("libcudart.so.*"))]
+
+
 def require_compiler() -> None:
     """NVIDIA's nvcc and g++, or an error that says what to install."""
     lacking = [wheel for wheel, name in _WHEELS.items() if _file(name) is None]
@@ -73,7 +79,7 @@ def folder() -> Path:
     """The toolkit's folder; without nvcc's wheels it has no compiler."""
     versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
     made = (building.folder(_include()), library.folder())
-    parts = (versions, made, _roots(), sys.executable, _digest(HERE), toolchain.key())
+    parts = (versions, made, _roots(), sys.executable, _digest(), toolchain.key())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     where = disk_cache.folder("toolkits")
     path = where / key
@@ -87,6 +93,11 @@ def folder() -> Path:
     return path
 
 
+def is_made() -> bool:
+    """Whether some toolkit is there: else the GPU in software is compiled first."""
+    return any(disk_cache.folder("toolkits").iterdir())
+
+
 def _version(wheel: str) -> str:
     try:
         return importlib.metadata.version(wheel)
@@ -94,11 +105,11 @@ def _version(wheel: str) -> str:
         return "?"
 
 
-def _digest(place: Path) -> str:
+def _digest() -> str:
+    """Of what is written into it."""
     digest = hashlib.sha256()
-    for path in sorted(place.rglob("*")):
-        if path.suffix in (".h", ".py", ".hpp"):
-            digest.update(path.read_bytes())
+    for path in (Path(__file__), HERE / "nvcc_options.py", *sorted((HERE / "include").rglob("*.h"))):
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <cstring>
+#include <string>
 #include <type_traits>
 
 #ifndef CUDART
@@ -31,6 +32,8 @@ struct Call
     Call(const char* function, const void* site);
     ~Call();
 };
+
+void tell_misuse(const char* kind, const std::string& text);  // by that function
 
 // What NVIDIA's compiler has registered: a kernel or a variable, by the address of its name on the host.
 cudaError_t kernel_of(const void* host, CUkernel* kernel);

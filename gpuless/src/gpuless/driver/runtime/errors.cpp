@@ -180,6 +180,8 @@ const char* text_of(cudaError_t error)
 
 thread_local cudaError_t last = cudaSuccess;
 thread_local int depth = 0;
+thread_local const char* calling;  // the function that the program has called, and from where
+thread_local const void* caller;
 
 // The first failure since the program has last asked: a fault at the end if it never does.
 struct Failure
@@ -224,8 +226,7 @@ bool dropped(const void* site)
 void tell_unasked(int status, void*)
 {
     if (status || !failure.error || !gpuless_fault) return;
-    const std::string text =
-        std::string(failure.function) + " fails with '" + text_of(failure.error) + "', and the program never asks";
+    const std::string text = std::string("fails with '") + text_of(failure.error) + "', and the program never asks";
     gpuless_fault("unasked", text.c_str(), failure.function, failure.site);
 }
 
@@ -244,9 +245,16 @@ cudaError_t note(cudaError_t error, const char* function, void* site)
     return error;
 }
 
+void tell_misuse(const char* kind, const std::string& text)
+{
+    if (gpuless_fault) gpuless_fault(kind, text.c_str(), calling, caller);
+}
+
 Call::Call(const char* function, const void* site)
 {
-    if (!depth++ && gpuless_enter) gpuless_enter(function, site);
+    if (depth++) return;
+    calling = function, caller = site;
+    if (gpuless_enter) gpuless_enter(function, site);
 }
 
 Call::~Call()

@@ -171,22 +171,33 @@ CUresult set(cudaPitchedPtr to, int value, cudaExtent extent, CUstream stream, b
     return CUDA_SUCCESS;
 }
 
-cudaError_t copy_to_symbol(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind,
-                           CUstream stream, bool wait)
+// Where a part of a variable lies, if it is a part.
+cudaError_t part_of(const void* symbol, size_t bytes, size_t offset, void** part)
 {
     CUdeviceptr at;
     size_t size;
     if (const cudaError_t error = variable_of(symbol, &at, &size)) return error;
-    return cudaError_t(copy_line(reinterpret_cast<void*>(at + offset), from, bytes, kind, stream, wait));
+    *part = reinterpret_cast<void*>(at + offset);
+    if (offset <= size && bytes <= size - offset) return cudaSuccess;
+    tell_misuse("copy", "touches " + std::to_string(bytes) + " bytes from byte " + std::to_string(offset) +
+                            " of a variable of " + std::to_string(size));
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t copy_to_symbol(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind,
+                           CUstream stream, bool wait)
+{
+    void* to;
+    if (const cudaError_t error = part_of(symbol, bytes, offset, &to)) return error;
+    return cudaError_t(copy_line(to, from, bytes, kind, stream, wait));
 }
 
 cudaError_t copy_from_symbol(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind,
                              CUstream stream, bool wait)
 {
-    CUdeviceptr at;
-    size_t size;
-    if (const cudaError_t error = variable_of(symbol, &at, &size)) return error;
-    return cudaError_t(copy_line(to, reinterpret_cast<const void*>(at + offset), bytes, kind, stream, wait));
+    void* from;
+    if (const cudaError_t error = part_of(symbol, bytes, offset, &from)) return error;
+    return cudaError_t(copy_line(to, from, bytes, kind, stream, wait));
 }
 
 }  // namespace

@@ -1,2 +1,0 @@
-#pragma once
-#include "rung_host/cub_device.h"

@@ -1,2 +1,0 @@
-// What kernels call of it, rung_host/device.h declares.
-#pragma once
