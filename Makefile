@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
 # Kernels and C++ that clang-format lays out.
 FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh) $(shell git ls-files '*/src/**/*.cpp' '*/src/**/*.h' 'src/**/*.cpp' 'src/**/*.h' | grep -v -e /standard/ -e /ladders/ -e /include/)
 
-.PHONY: demo test test-slow test-all lint check measure tables tables-check docs site browser clean help
+.PHONY: demo wheels test test-slow test-all lint check measure tables tables-check docs site browser clean help
 
 help:
 	@echo "make demo    install (1.3 GB without a GPU, 5.6 GB with one), then write a story with the bundled model"
@@ -23,6 +23,7 @@ help:
 	@echo "make tables  write the tables and pictures that are made from results/"
 	@echo "make docs    build the documentation site in build/site"
 	@echo "make site    the same, with the outputs of the notebooks, which are run"
+	@echo "make wheels  build what pip installs, into dist/"
 	@echo "make lint    ruff, mypy, clang-format and hadolint"
 	@echo "make clean   remove the environment and caches of this folder"
 
@@ -54,6 +55,9 @@ $(DOCS_READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
 	$(PIP) -c constraints.txt -e '.[docs]' $(OTHERS)
 	@touch $(READY) $@
+
+wheels: $(READY)
+	$(BIN)/python tools/wheels.py
 
 demo: $(READY)
 	@$(BIN)/rung generate "Once upon a time" --max-new-tokens 200 --seed 7 --stats

@@ -35,6 +35,7 @@ _HOMES = {  # each is imported at its first use: text on a CPU needs no compiler
     "compiled": "gpuless.machine",
     "EmulatedModule": "gpuless.module",
     "load": "gpuless.module",
+    "load_ipython_extension": "gpuless.doors.notebook",
     "Settings": "gpuless.session",
     "current": "gpuless.session",
     "under": "gpuless.session",

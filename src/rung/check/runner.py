@@ -7,6 +7,7 @@ import contextlib
 import copy
 import itertools
 import math
+import os
 import re
 import resource
 import time
@@ -26,7 +27,7 @@ from rung.check.operands import Operands
 from rung.check.report import RAISED, Failure
 from rung.cuda import triton
 from rung.cuda.driver import occupy_stream
-from rung.cuda.pretended import Tuned
+from rung.cuda.triton_driver import Tuned
 from rung.dtypes import Dtype, element
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
@@ -54,6 +55,8 @@ class Binding:
 
 
 Seconds = Callable[[], float]  # known once the work is complete
+BUDGET = "RUNG_BUDGET"  # of the environment: if it is there, work is counted in instructions, not in seconds
+STEPS_PER_SECOND = 3e6  # instructions of warps, of a usual core with races looked for
 
 
 class Bound(Protocol):
@@ -285,7 +288,7 @@ class LocalCall:
             return self._queue(times)
         best = float("inf")
         # On the emulator, the run's CPU time: what is affordable should not depend on other load.
-        clock = time.perf_counter if self._device == "cuda" else _cpu_time
+        clock = time.perf_counter if self._device == "cuda" else _work if BUDGET in os.environ else _cpu_time
         with emulated(self._device, self._how, order, self._took):
             if self._mirror:
                 self._mirror.arrive()
@@ -349,6 +352,11 @@ class LocalCall:
             self._prepared.run()
         wait(self._device, self._mirror)
         return True
+
+
+def _work() -> float:
+    """The executed instructions of warps as seconds, so that what is affordable is the same on any machine."""
+    return gpuless.current().steps / STEPS_PER_SECOND
 
 
 def _cpu_time() -> float:

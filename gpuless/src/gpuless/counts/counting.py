@@ -40,6 +40,11 @@ def counted(counts: Path) -> list[counters.Launched]:
     ]
 
 
+def executions(counts: Path) -> list[tuple[machine.Program, int, list[tuple[int, int]]]]:
+    """Kernels, their launches, and how often warps and threads have executed each of their instructions."""
+    return [(s.program, s.launches, [s.tally[n] for n in range(len(s.program.instructions))]) for s in _sums(counts)]
+
+
 def simulated(counts: Path, gpu: gpus.Gpu, *, cold: bool = False) -> list[timing.SimulatedLaunch]:
     """What the model of time says of each kernel with each grid; `cold`: with a launch under Nsight Compute."""
     launch = timing.basis(gpu).constants["profiled_launch"] if cold else 0.0

@@ -331,3 +331,12 @@ CUresult cuProfilerStop() { return ready(); }
 
 // For tests that go on in one process behind a fault.
 EXPORTED void gpuless_forget_error() { sticky = CUDA_SUCCESS; }
+
+// Between tests in one process: all work is done, and the next test is like the first.
+EXPORTED void gpuless_begin_period()
+{
+    const Alone alone;
+    wait_for_all();
+    sticky = CUDA_SUCCESS;
+    begin_period();
+}

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -103,10 +105,19 @@ static std::string source_of(const Code& code)
     return code.name;
 }
 
+// In a folder each process has a file.
+static std::string counts_path()
+{
+    const std::string path = getenv("GPULESS_COUNTS");
+    struct stat found;
+    const bool folder = !stat(path.c_str(), &found) && S_ISDIR(found.st_mode);
+    return folder ? path + "/" + std::to_string(getpid()) : path;
+}
+
 // A line for each form of launch, each instruction that was executed, and each row of requests.
 void write_counts()
 {
-    FILE* const file = fopen(getenv("GPULESS_COUNTS"), "w");
+    FILE* const file = fopen(counts_path().c_str(), "w");
     if (!file) return;
     for (const Sum& sum : sums) {
         fprintf(file, "launch %lu", sum.launches);

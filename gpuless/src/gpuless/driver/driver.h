@@ -31,8 +31,11 @@ struct Settings
     double race_seconds;  // of a kernel's launches of one shape, and a tenth of all launches'
     double seconds;       // of CPU time, until a launch is ended
     bool quiet, stop;     // `stop` ends the program at its first fault
+    bool numbers;         // where a NaN, an infinity or an overflow is made is told
 };
 const Settings& settings();
+unsigned period();    // a fault is told once in each; a suite of tests has one for each test
+void begin_period();  // with the settings that the environment has now
 
 struct Place  // a line, and who was there, as far as it is known
 {

@@ -71,8 +71,8 @@ void protect(const Watched& one, bool close)
 
 void tell_access(const Access& access, const Watch& what, const std::string& does)
 {
-    static auto& told = *new std::set<std::pair<const void*, std::string>>;
-    if (!told.emplace(access.instruction, called(what.site)).second) return;
+    static auto& told = *new std::set<std::tuple<unsigned, const void*, std::string>>;
+    if (!told.emplace(period(), access.instruction, called(what.site)).second) return;
     const Place place = place_of_instruction(access.instruction);
     const std::string where = place.line ? " (" + place.file + ":" + std::to_string(place.line) + ")" : "";
     Told conflict = {"race",

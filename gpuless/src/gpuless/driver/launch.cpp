@@ -140,10 +140,11 @@ std::string sentence_of(const Code& code, const rung_machine_fault& fault, const
 // an array that is copied whole: they are told only if the program fails.
 void tell_unwritten(const Code& code, const Configuration& how, const Site& site)
 {
-    static auto& told = *new std::set<std::pair<const Code*, int>>;
+    static auto& told = *new std::set<std::tuple<unsigned, const Code*, int>>;
     rung_machine_fault fault;
     for (uint32_t space = RUNG_GLOBAL_SPACE; space <= RUNG_LOCAL_SPACE; space++) {
-        if (!rung_machine_unwritten(space, &fault) || !told.emplace(&code, fault.at.instruction).second) continue;
+        if (!rung_machine_unwritten(space, &fault) || !told.emplace(period(), &code, fault.at.instruction).second)
+            continue;
         const std::string said = sentence_of(code, fault, how.block);
         if (space != RUNG_LOCAL_SPACE)
             tell(FAULTED, {"unwritten", said, site, place_in(code, fault.at, how.block)});
@@ -232,7 +233,7 @@ void tell_fault(const rung_machine_fault& fault)
 // memory model promises (Thrust's unique writes what another block has read before a relaxed flag).
 void tell_race(const rung_machine_fault* fault)
 {
-    static auto& told = *new std::set<std::tuple<const Code*, std::string, std::string>>;
+    static auto& told = *new std::set<std::tuple<unsigned, const Code*, std::string, std::string>>;
     running.raced = true;
     const Code& code = *running.code;
     const auto line = [&](int at) {
@@ -245,7 +246,15 @@ void tell_race(const rung_machine_fault* fault)
     if (of_cuda(fault->at.instruction) && of_cuda(fault->other.instruction))
         return note_once("races between two lines of CUDA's own headers are not told");
     const std::string one = line(fault->at.instruction), other = line(fault->other.instruction);
-    if (told.emplace(&code, std::min(one, other), std::max(one, other)).second) tell_fault(*fault);
+    if (told.emplace(period(), &code, std::min(one, other), std::max(one, other)).second) tell_fault(*fault);
+}
+
+void tell_made(const rung_machine_fault* fault)
+{
+    static auto& told = *new std::set<std::tuple<unsigned, const Code*, int>>;
+    if (!told.emplace(period(), running.code, fault->at.instruction).second) return;
+    tell(FAULTED, {fault->lacks, sentence_of(*running.code, *fault, running.how->block), *running.site,
+                   place_in(*running.code, fault->at, running.how->block)});
 }
 
 void execute(Code& code, const Configuration& how, const std::string& parameters, double race_seconds, const Site& site)
@@ -262,6 +271,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     char* const bank = aligned(first);
     rung_machine_launch launch = described(code, how, race_seconds);
     launch.bank[0] = bank, launch.bank_bytes[0] = unsigned(first.size()), launch.race = tell_race;
+    if (settings().numbers) launch.made = tell_made;
     static unsigned long last_moment;
     launch.dependent = how.dependent && moment() == last_moment + 1,
     launch.followed = settings().races &&

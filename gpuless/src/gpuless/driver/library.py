@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from gpuless.compile import elf, headers, nvrtc, sass, toolchain
 from gpuless.driver import interface
 from gpuless.facts import gpus
 from gpuless.facts.limits import limits
+from gpuless.machine import compiling
 
 HERE = Path(__file__).parent
 MACHINE = HERE.parent / "machine"
@@ -34,8 +37,11 @@ FLAGS = (
 
 
 def include() -> Path:
-    """The folder of NVIDIA's cuda.h."""
-    found = headers.types(nvrtc.version())
+    """The folder of NVIDIA's cuda.h: of its wheel, whatever toolkit the environment names."""
+    of_nvidia = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (of_nvidia.submodule_search_locations or [])] if of_nvidia else []
+    wheels = (root / "cu13/include" for root in roots)
+    found = next((folder for folder in wheels if (folder / "cuda.h").is_file()), None) or headers.types(nvrtc.version())
     if found is None or not (found / "cuda.h").is_file():
         raise UserError("CUDA's header cuda.h is not found: pip install nvidia-cuda-runtime.")
     return found
@@ -68,12 +74,40 @@ def paths() -> str:
     return os.pathsep.join(dict.fromkeys([str(own), *(path for path in sys.path if path.endswith("-packages"))]))
 
 
+def _digest() -> str:
+    """Of the library's own files."""
+    own = (p for p in sorted(HERE.iterdir()) if p.suffix in (".cpp", ".h") or p.stem == "interface")
+    return hashlib.sha256(b"".join(path.read_bytes() for path in own)).hexdigest()
+
+
+def shipped() -> Path:
+    """Where a wheel has the folder, if it has one."""
+    parts = (_digest(), compiling.digest(), _rows(), _version())
+    return HERE / f"built-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+
+
 @functools.cache
 def folder() -> Path:
     """The folder with libcuda.so.1."""
-    compiled, rows, version, where = machine.compiled(), _rows(), _version(), include()
-    named = {"GPULESS_DEFAULT_PYTHON": sys.executable, "GPULESS_DEFAULT_PATH": paths(), "GPULESS_VERSION": version}
-    flags = [*FLAGS, *toolchain.machine_flags()]
+    compiled = machine.compiled()
+    if compiled == compiling.shipped() and (path := shipped()).is_dir():
+        return path
+    key, make = _recipe(compiled, [*FLAGS, *toolchain.machine_flags()], sys.executable, paths())
+    return toolchain.cached_folder(f"driver-{key}", make)
+
+
+def ship(flags: Sequence[str]) -> None:
+    """Compiles it for a wheel: where that is installed, the environment names the Python."""
+    _, make = _recipe(compiling.shipped(), [*FLAGS, *flags], "python3", "")
+    shipped().mkdir()
+    make(shipped())
+
+
+def _recipe(
+    compiled: Path, flags: Sequence[str], python: str, path: str
+) -> tuple[str, Callable[[Path], None]]:
+    rows, version, where = _rows(), _version(), include()
+    named = {"GPULESS_DEFAULT_PYTHON": python, "GPULESS_DEFAULT_PATH": path, "GPULESS_VERSION": version}
 
     def make(target: Path) -> None:
         shutil.copy(compiled, target / "libgpuless_machine.so")
@@ -107,20 +141,14 @@ def folder() -> Path:
         if told:
             raise UserError(f"libcuda.so.1 does not compile: {told[0][:1500]}")
         objects = [str(work / f"{source.stem}.o") for source in sources]
-        link = ["-shared", "-Wl,-soname,libcuda.so.1", *objects, "-o", str(target / "libcuda.so.1"), f"-L{target}"]
+        link = [*flags[len(FLAGS) :], "-shared", "-Wl,-soname,libcuda.so.1", *objects, f"-L{target}"]
+        link += ["-o", str(target / "libcuda.so.1")]
         done = toolchain.run([*link, "-l:libgpuless_machine.so", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], work)
         if done.returncode:
             raise UserError(f"libcuda.so.1 does not link: {done.stderr.strip()[:1500]}")
         shutil.rmtree(work)
 
-    own = [
-        path.read_bytes()
-        for path in sorted(HERE.iterdir())
-        if path.suffix in (".cpp", ".h") or path.stem == "interface"
-    ]
-    digest = hashlib.sha256(b"".join(own)).hexdigest()
-    key = toolchain.key(flags, named, str(compiled), rows, str(where), version, digest)
-    return toolchain.cached_folder(f"driver-{key}", make)
+    return toolchain.key(flags, named, str(compiled), rows, str(where), version, _digest()), make
 
 
 if __name__ == "__main__":

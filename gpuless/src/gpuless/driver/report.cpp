@@ -149,14 +149,24 @@ void clear_line()
 
 }  // namespace
 
-const Settings& settings()
+static Settings read_settings()
 {
-    static const Settings chosen = {number_from("GPULESS_ORDER", 0),     unsigned(number_from("GPULESS_SEED", 0)),
-                                    number_from("GPULESS_RACES", 1),     seconds_from("GPULESS_RACE_SECONDS", 3),
-                                    seconds_from("GPULESS_SECONDS", 60), number_from("GPULESS_QUIET", 0) != 0,
-                                    number_from("GPULESS_STOP", 0) != 0};
-    return chosen;
+    return {number_from("GPULESS_ORDER", 0),     unsigned(number_from("GPULESS_SEED", 0)),
+            number_from("GPULESS_RACES", 1),     seconds_from("GPULESS_RACE_SECONDS", 3),
+            seconds_from("GPULESS_SECONDS", 60), number_from("GPULESS_QUIET", 0) != 0,
+            number_from("GPULESS_STOP", 0) != 0, number_from("GPULESS_NAN", 0) != 0};
 }
+static Settings& chosen()
+{
+    static Settings read = read_settings();
+    return read;
+}
+const Settings& settings() { return chosen(); }
+
+// What is told once is told once in each period.
+static unsigned periods;
+unsigned period() { return periods; }
+void begin_period() { periods++, told_at.clear(), chosen() = read_settings(); }
 
 void tell(ExitCode code, const Told& what)
 {
@@ -261,7 +271,7 @@ void begin_child()
 {
     owner = getpid();
     worst = 0, faults = 0;
-    names.clear(), notes.clear(), of_failure.clear(), tallies.clear(), noted.clear();
+    names.clear(), notes.clear(), of_failure.clear(), tallies.clear(), noted.clear(), told_at.clear();
 }
 
 }  // namespace gpuless

@@ -297,7 +297,7 @@ bool run_pending()
 void touch(const std::string& what, const Site& site, uint64_t line, uint32_t read, uint32_t written, uint32_t plain)
 {
     static auto& whats = *new std::set<std::string>;
-    static auto& told = *new std::set<std::pair<std::string, std::string>>;
+    static auto& told = *new std::set<std::tuple<unsigned, std::string, std::string>>;
     if (!present) return;
     if (pasts.size() >= MOST_LINES && !pasts.count(line))
         return note_once("conflicts between streams: only looked for in the first 128 MB that kernels touch");
@@ -314,7 +314,7 @@ void touch(const std::string& what, const Site& site, uint64_t line, uint32_t re
             continue;
         }
         const uint32_t both = ((was.written & (read | written)) | (was.read & written)) & (was.plain | plain);
-        if (!both || !told.emplace(who(*was.what, was.site), who(what, site)).second) continue;
+        if (!both || !told.emplace(period(), who(*was.what, was.site), who(what, site)).second) continue;
         const uint32_t word = both & -both;
         Told conflict = {"race",
                          who(what, site) + " " + (written & word ? "writes" : "reads") + " what " +

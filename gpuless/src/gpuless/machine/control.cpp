@@ -651,6 +651,42 @@ double seconds_now()
 
 }  // namespace
 
+// What the barriers of a block wait for: who has not arrived, and where that is.
+std::string barriers_of(const Block& block)
+{
+    std::string text;
+    char one[160];
+    for (unsigned number = 0; number < 16; number++) {
+        const NamedBarrier& barrier = block.barriers[number];
+        unsigned waiting = 0, alive = 0;
+        std::string missing;
+        for (const auto& warp : block.warps) {
+            waiting += unsigned(__builtin_popcount(barrier.of_warp[warp->rank]));
+            alive += unsigned(__builtin_popcount(warp->alive));
+            if (barrier.of_warp[warp->rank] || missing.size() > 200) continue;
+            snprintf(one, sizeof one, warp->splits.empty() ? " warp %u (has ended)" : " warp %u {%u}", warp->rank,
+                     warp->splits.empty() ? 0
+                     : warp->splits[0].pc ? warp->splits[0].pc - 1
+                                          : 0);
+            missing += one;
+        }
+        if (!waiting && !barrier.arrived) continue;
+        snprintf(one, sizeof one, "; barrier %u of block (%u, %u, %u): %u of %u threads have arrived, without", number,
+                 block.index[0], block.index[1], block.index[2], barrier.arrived + waiting,
+                 barrier.count ? barrier.count : alive);
+        text += one + (missing.empty() ? " anyone else" : missing);
+    }
+    for (const auto& [at, barrier] : block.bytes_barriers) {
+        if (barrier.pending == barrier.expected && !barrier.bytes && barrier.phase) continue;  // nothing has begun
+        snprintf(one, sizeof one,
+                 "; mbarrier at byte %d of shared memory, phase %u: %d of %d arrivals and %ld bytes are missing",
+                 int(at) - int(launch.reserved_shared), barrier.phase, barrier.pending, barrier.expected,
+                 barrier.bytes);
+        text += one;
+    }
+    return text;
+}
+
 // What each warp of the resident blocks waits for; polling is a wait, too.
 [[noreturn]] void tell_deadlock(const Unit& unit, const char* what)
 {
@@ -678,6 +714,8 @@ double seconds_now()
                          op.number);
                 text += one;
             }
+    for (const auto& block : unit.blocks)
+        if (text.size() < sizeof fault.text / 2) text += barriers_of(*block);
     if (mixed || (at_barriers && !elsewhere)) fault.kind = RUNG_BARRIER;
     snprintf(fault.text, sizeof fault.text, "%s", text.c_str());
     throw fault;

@@ -12,6 +12,8 @@ namespace rung_machine {
 
 Program* decoded(const char* text);
 void begin_async();
+void begin_numbers();
+void end_numbers();
 uint64_t badness(const Cost& cost);
 extern const Warp* executing_warp;
 struct Traced
@@ -126,11 +128,13 @@ EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, rung_
     now.sa_sigaction = touched_nothing, now.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
     sigaction(SIGSEGV, &now, &before[0]), sigaction(SIGBUS, &now, &before[1]);
     int failed = 0;
+    begin_numbers();
     try {
         run_grid();
     } catch (const Fault& found) {
         *fault = found, failed = 1;
     }
+    end_numbers();
     sigaction(SIGSEGV, &before[0], nullptr), sigaction(SIGBUS, &before[1], nullptr);
     return failed;
 }

@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuless.base.errors import CompileError, UserError
+from gpuless.doors import reports
 from gpuless.facts import gpus
 
 _USAGE = """gpuless run main.cu [FILE.cu ...] [OPTIONS] [[--] ARGUMENT ...]    compile a CUDA program and run it
 gpuless run [OPTIONS] COMMAND [ARGUMENT ...]                       run a program, a test suite, make, ...
+gpuless diff [OPTIONS] A.cu B.cu [ARGUMENT ...]                    what the kernels of two programs need and do
 gpuless nvcc ...                                                   NVIDIA's nvcc, for the GPU in software
 gpuless toolkit                                                    the folder for CUDAToolkit_ROOT, CUDA_HOME
+gpuless lsp                                                        the language server for editors, over standard input
 """
 _WITH_VALUE = (
     *("-I", "-D", "-U", "-L", "-l", "-std", "--std", "-include", "-isystem"),
@@ -44,9 +47,11 @@ def parser(verb: str, tool: str = "gpuless") -> argparse.ArgumentParser:
     made.add_argument("--no-races", action="store_true", help="look for none")
     made.add_argument("--order", default="forward", help="forward, reverse, shuffled, or all (eight of them)")
     made.add_argument("--seed", type=int, default=0, help="of shuffled orders")
+    made.add_argument("--nan", action="store_true", help="tell where a NaN, an infinity or an overflow is made")
     made.add_argument("--stop-at-first", action="store_true", help="end the program at its first fault")
     made.add_argument("--quiet", "-q", action="store_true", help="no summary, no progress")
     made.add_argument("--json", action="store_true", help="one JSON document in place of the output")
+    reports.add_options(made)
     return made
 
 
@@ -96,6 +101,8 @@ def _how(options: argparse.Namespace) -> Any:
         raise UserError("--device cuda: no CUDA device was found; without --device the program runs on the emulator.")
     if options.arch:
         os.environ["GPULESS_ARCH"] = options.arch
+    if options.nan:
+        os.environ["GPULESS_NAN"] = "1"
     return execution.Execution(
         order="forward" if options.order == "all" else options.order,
         seed=options.seed,
@@ -121,7 +128,8 @@ def _say(text: str, tool: str = "gpuless") -> None:
 def run(words: Sequence[str], tool: str = "gpuless") -> int:
     options, nvcc, files, rest = _split("run", words, tool)
     try:
-        return _run(options, nvcc, files, rest, tool)
+        with reports.asked(options) as asked:
+            return _run(options, nvcc, files, rest, asked, tool)
     except UserError as problem:
         if options.json:
             found: dict[str, Any] = {"kind": problem.kind or "error", "text": str(problem)}
@@ -131,7 +139,9 @@ def run(words: Sequence[str], tool: str = "gpuless") -> int:
         raise
 
 
-def _run(options: argparse.Namespace, nvcc: list[str], files: list[str], rest: list[str], tool: str) -> int:
+def _run(
+    options: argparse.Namespace, nvcc: list[str], files: list[str], rest: list[str], asked: reports.Reports, tool: str
+) -> int:
     from pathlib import Path
 
     from gpuless.program import building, execution
@@ -154,7 +164,7 @@ def _run(options: argparse.Namespace, nvcc: list[str], files: list[str], rest: l
                 break
         else:
             _say("the same exit code under eight orders.", tool)
-    findings = ended.findings()
+    code, findings = asked.judged(ended.code, ended.findings(), ended.records)
     if options.json:
         races = {"yes": ["--races"], "no": ["--no-races"], "auto": []}[used.races]
         again = [tool, "run", *nvcc, "--order", used.order, "--seed", str(used.seed), *races, *files]
@@ -162,11 +172,12 @@ def _run(options: argparse.Namespace, nvcc: list[str], files: list[str], rest: l
         ran: dict[str, Any] = {"command": [*files, *rest], "output": ended.output}
         ran |= {"how": {"order": used.order, "seed": used.seed, "races": used.races}}
         told = [{**one, "repeat": repeat} for one in findings]
-        verdict = "failed" if ended.code else "ok"
-        print(json.dumps(_document(tool, ended.code, verdict, told, ended.kernels, ended.notes, **ran), indent=1))
-    elif ended.code > 128 and not ended.faults:
+        verdict = "failed" if code else "ok"
+        print(json.dumps(_document(tool, code, verdict, told, ended.kernels, ended.notes, **ran), indent=1))
+    elif code > 128 and not ended.faults:
         _say(findings[-1]["text"] + ".", tool)
-    return ended.code
+    asked.write([*files, *rest], code, findings, ended.kernels)
+    return code
 
 
 def _document(
@@ -192,7 +203,20 @@ def toolkit_folder(_: Sequence[str]) -> int:
     return 0
 
 
-VERBS = {"run": run, "nvcc": nvcc, "toolkit": toolkit_folder}
+def lsp(_: Sequence[str]) -> int:
+    from gpuless.doors import language_server
+
+    language_server.serve()
+    return 0
+
+
+def diff(words: Sequence[str]) -> int:
+    from gpuless.doors import difference
+
+    return difference.run(words)
+
+
+VERBS = {"run": run, "diff": diff, "nvcc": nvcc, "toolkit": toolkit_folder, "lsp": lsp}
 
 
 def main(words: Sequence[str] | None = None) -> None:

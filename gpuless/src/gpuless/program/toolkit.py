@@ -14,9 +14,9 @@ import json
 import shlex
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpuless.base import disk_cache
@@ -66,21 +66,17 @@ def runtime_folders() -> list[Path]:
     return [place for place in places if any(place.glob("libcudart.so.*"))]
 
 
-def require_compiler() -> Path:
-    """NVIDIA's nvcc, or an error that says what to install."""
+def require_compiler() -> None:
+    """NVIDIA's nvcc and g++, or an error that says what to install."""
     lacking = [wheel for wheel, name in _WHEELS.items() if _file(name) is None]
     if lacking:
-        raise UserError(f"CUDA's compiler is not whole: pip install {' '.join(lacking)}.")
+        raise UserError(f"CUDA's compiler is not whole: pip install {' '.join(lacking)} (or gpuless[nvcc]).")
     toolchain.require()
-    nvcc = _file("bin/nvcc")
-    assert nvcc is not None
-    return nvcc
 
 
 @functools.cache
 def folder() -> Path:
-    """The toolkit's folder."""
-    require_compiler()
+    """The toolkit's folder; without nvcc's wheels it has no compiler."""
     versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
     made = (building.folder(_include()), library.folder())
     parts = (versions, made, _roots(), sys.executable, _digest(), toolchain.key())
@@ -117,6 +113,14 @@ def _digest() -> str:
     return digest.hexdigest()
 
 
+def ship(flags: Sequence[str]) -> None:
+    """Compiles the libraries for a wheel, into this package's own folders."""
+    library.ship(flags)
+    target = building.shipped(_include())
+    target.mkdir()
+    building.make(target, _include(), flags)
+
+
 def _include() -> list[Path]:
     """The folders of headers, ours first."""
     return [HERE / "include", *(root / "include" for root in _roots()), *(root / "include/cccl" for root in _roots())]
@@ -126,15 +130,6 @@ def _fill(target: Path) -> None:
     for name in ("bin", "compiler", "include", "lib64/stubs"):
         (target / name).mkdir(parents=True)
     _link_headers(target / "include")
-    nvcc = require_compiler()
-    for name in ("nvcc", *_TOOLS):
-        (target / "compiler" / name).symlink_to(nvcc.parent / name)
-    for name in _TOOLS:
-        (target / "bin" / name).symlink_to(nvcc.parent / name)
-    (target / "compiler/nvcc.profile").write_text(_PROFILE)
-    nvvm = _file("nvvm")
-    assert nvvm is not None
-    (target / "nvvm").symlink_to(nvvm)
     (target / "lib").symlink_to("lib64")
     (target / "version.json").write_text(
         json.dumps({"cuda": {"name": "CUDA SDK", "version": _version("nvidia-cuda-nvcc")}})
@@ -142,8 +137,24 @@ def _fill(target: Path) -> None:
     _fill_libraries(target)
     wrapper = target / "bin/nvcc"
     words = (sys.executable, "-IS", str(HERE / "nvcc_options.py"))
-    wrapper.write_text("#!/bin/sh\nhere=${0%/*}\nexec " + shlex.join(words) + ' "$here/.." "$@"\n')
+    said = "gpuless: NVIDIA's compiler is not installed: pip install 'gpuless[nvcc]'."
+    call = "exec " + shlex.join(words) + ' "$here/.." "$@"' if _link_compiler(target) else f'echo "{said}" >&2; exit 1'
+    wrapper.write_text("#!/bin/sh\nhere=${0%/*}\n" + call + "\n")
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+
+def _link_compiler(target: Path) -> bool:
+    """NVIDIA's nvcc with what it calls; false if it is not installed: programs that are compiled need none."""
+    nvcc, nvvm = _file("bin/nvcc"), _file("nvvm/bin/cicc")
+    if nvcc is None or nvvm is None:
+        return False
+    for name in ("nvcc", *_TOOLS):
+        (target / "compiler" / name).symlink_to(nvcc.parent / name)
+    for name in _TOOLS:
+        (target / "bin" / name).symlink_to(nvcc.parent / name)
+    (target / "compiler/nvcc.profile").write_text(_PROFILE)
+    (target / "nvvm").symlink_to(nvvm.parents[1])
+    return True
 
 
 def _link_headers(target: Path) -> None:
@@ -169,24 +180,17 @@ def _fill_libraries(target: Path) -> None:
     for name in ("libcuda.so", "stubs/libcuda.so"):
         (lib / name).symlink_to(driver.resolve())
     (lib / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
-    _archive_nothing(lib / "libcudadevrt.a")
+    # NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file.
+    (lib / "libcudadevrt.a").write_bytes(b"!<arch>\n")
     nvrtc = next((path for root in _roots() for path in sorted((root / "lib").glob("libnvrtc.so.*"))), None)
     if nvrtc:
         (lib / nvrtc.name).symlink_to(nvrtc)
         (lib / "libnvrtc.so").symlink_to(nvrtc)
 
 
-def _archive_nothing(target: Path) -> None:
-    """NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file."""
-    with tempfile.TemporaryDirectory() as work:
-        (Path(work) / "nothing.c").write_text("typedef int nothing;\n")
-        done = toolchain.run(["-x", "c", "-c", "nothing.c", "-o", "nothing.o"], Path(work))
-        if done.returncode:
-            raise UserError(f"g++ does not compile: {done.stderr.strip()[:500]}")
-        subprocess.run(["ar", "rcs", str(target), "nothing.o"], check=True, cwd=work)
-
-
 def compiler() -> Path:
+    """nvcc, which calls g++ for the host's code."""
+    require_compiler()
     return folder() / "bin/nvcc"
 
 

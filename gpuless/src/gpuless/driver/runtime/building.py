@@ -45,24 +45,37 @@ LIBRARIES = (
 
 
 def folder(include: Sequence[Path]) -> Path:
-    """The folder with all of them, and a name for linkers beside each. They need libcuda.so.1 when they are loaded."""
+    """The folder with all of them. They need libcuda.so.1 when they are loaded."""
+    if (path := shipped(include)).is_dir():
+        return path
+    flags = toolchain.machine_flags()
+    key = toolchain.key(_digest(include), list(map(str, include)))
+    return toolchain.cached_folder(f"runtime-{key}", lambda target: make(target, include, flags))
 
-    def make(target: Path) -> None:
-        _run(["-shared", "-Wl,-soname,libcuda.so.1", "-x", "c++", "/dev/null", "-o", "libcuda.so.1"], target)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda library: _compile(library, target, include), LIBRARIES))
-        (target / "libcuda.so.1").unlink()
 
+def shipped(include: Sequence[Path]) -> Path:
+    """Where a wheel has the folder, if it has one."""
+    return HERE / f"built-{_digest(include)[:16]}"
+
+
+def _digest(include: Sequence[Path]) -> str:
     texts = [path.read_bytes() for place in (HERE, MATH) for path in sorted(place.iterdir()) if path.is_file()]
     headers = [path.read_bytes() for place in include[:1] for path in sorted(place.rglob("*.h"))]
-    digest = hashlib.sha256(b"\0".join([*texts, *headers])).hexdigest()
-    return toolchain.cached_folder(f"runtime-{toolchain.key(digest, list(map(str, include)))}", make)
+    return hashlib.sha256(b"\0".join([*texts, *headers])).hexdigest()
 
 
-def _compile(library: Library, target: Path, include: Sequence[Path]) -> None:
+def make(target: Path, include: Sequence[Path], flags: Sequence[str]) -> None:
+    """Compiles them."""
+    _run(["-shared", "-Wl,-soname,libcuda.so.1", "-x", "c++", "/dev/null", "-o", "libcuda.so.1"], target)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda library: _compile(library, target, include, flags), LIBRARIES))
+    (target / "libcuda.so.1").unlink()
+
+
+def _compile(library: Library, target: Path, include: Sequence[Path], more: Sequence[str]) -> None:
     version = target / f"{library.soname}.map"
     version.write_text(f"{library.version or library.soname} {{ global: {library.exported} local: *; }};\n")
-    flags = [*_FLAGS, *toolchain.machine_flags(), *(f"-D{name}" for name in library.defines)]
+    flags = [*_FLAGS, *more, *(f"-D{name}" for name in library.defines)]
     flags += [word for path in include for word in ("-isystem", str(path))]
     link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}"]
     link += ["-Wl,--no-as-needed", "-L.", "-l:libcuda.so.1"]

@@ -30,14 +30,14 @@ typedef union {
     const wchar_t* unicode;
     nvtxStringHandle_t registered;
 } nvtxMessageValue_t;
-typedef struct
+typedef struct nvtxEventAttributes_v2
 {
     uint16_t version, size;
     uint32_t category;
     int32_t colorType;
     uint32_t color;
     int32_t payloadType, reserved0;
-    union {
+    union payload_t {
         uint64_t ullValue;
         int64_t llValue;
         double dValue;
@@ -60,6 +60,20 @@ static inline void nvtxMarkEx(const nvtxEventAttributes_t* of) { (void)of; }
 static inline void nvtxNameOsThreadA(uint32_t id, const char* name) { (void)id, (void)name; }
 static inline void nvtxNameCategoryA(uint32_t id, const char* name) { (void)id, (void)name; }
 static inline nvtxDomainHandle_t nvtxDomainCreateA(const char* name) { return (void)name, (nvtxDomainHandle_t)0; }
+static inline nvtxDomainHandle_t nvtxDomainCreateW(const wchar_t* name) { return (void)name, (nvtxDomainHandle_t)0; }
+static inline void nvtxDomainNameCategoryA(nvtxDomainHandle_t domain, uint32_t id, const char* name)
+{ (void)domain, (void)id, (void)name; }
+static inline void nvtxDomainNameCategoryW(nvtxDomainHandle_t domain, uint32_t id, const wchar_t* name)
+{ (void)domain, (void)id, (void)name; }
+static inline nvtxStringHandle_t nvtxDomainRegisterStringA(nvtxDomainHandle_t domain, const char* text)
+{ return (void)domain, (void)text, (nvtxStringHandle_t)0; }
+static inline nvtxStringHandle_t nvtxDomainRegisterStringW(nvtxDomainHandle_t domain, const wchar_t* text)
+{ return (void)domain, (void)text, (nvtxStringHandle_t)0; }
+static inline nvtxRangeId_t nvtxDomainRangeStartEx(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* of)
+{ return (void)domain, (void)of, 0; }
+static inline void nvtxDomainRangeEnd(nvtxDomainHandle_t domain, nvtxRangeId_t id) { (void)domain, (void)id; }
+static inline void nvtxDomainMarkEx(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* of)
+{ (void)domain, (void)of; }
 static inline void nvtxDomainDestroy(nvtxDomainHandle_t domain) { (void)domain; }
 static inline int nvtxDomainRangePushEx(nvtxDomainHandle_t domain, const nvtxEventAttributes_t* of)
 { return (void)domain, (void)of, 0; }

@@ -1,0 +1,146 @@
+"""`gpuless diff A B`: what the kernels of two programs, or of one program compiled in two ways, need and do;
+limits on the growth end with exit code 1."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpuless import timing
+from gpuless.base.errors import UserError
+from gpuless.counts import counters, counting
+from gpuless.facts import gpus
+from gpuless.program import building, execution
+
+FIGURES = (
+    "registers",
+    "spilled bytes",
+    "shared bytes",
+    "launches",
+    "instructions",
+    "sectors",
+    "wavefronts",
+    "microseconds",
+)
+Row = dict[str, float]
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="gpuless diff", usage="gpuless diff [OPTIONS] A.cu B.cu [ARGUMENT ...]", allow_abbrev=False,
+        description="Microseconds are computed by the model of the GPU, not measured.",
+    )  # fmt: skip
+    made.add_argument("--gpu", default=gpus.USUAL, help=f"the GPU that programs see (default {gpus.USUAL})")
+    made.add_argument("--nvcc-a", default="", metavar="OPTIONS", help="nvcc's options for A")
+    made.add_argument("--nvcc-b", default="", metavar="OPTIONS", help="nvcc's options for B")
+    made.add_argument(
+        "--limit", action="append", default=[], metavar="FIGURE=PERCENT",
+        help=f"how much more of a figure B may have, any kernel; figures: {', '.join(FIGURES)}",
+    )  # fmt: skip
+    made.add_argument("--json", action="store_true", help="one JSON document")
+    made.add_argument("a", type=Path)
+    made.add_argument("b", type=Path)
+    made.add_argument("arguments", nargs=argparse.REMAINDER)
+    return made
+
+
+def limits_of(words: Sequence[str]) -> dict[str, float]:
+    found = {}
+    for word in words:
+        figure, _, percent = word.partition("=")
+        try:
+            found[figure] = float(percent.removesuffix("%"))
+        except ValueError:
+            raise UserError(f"--limit {word} is not FIGURE=PERCENT.") from None
+        if figure not in FIGURES:
+            raise UserError(f"--limit {word}: the figures are {', '.join(FIGURES)}.")
+    return found
+
+
+def run(words: Sequence[str]) -> int:
+    options = parser().parse_args(words)
+    limits, gpu = limits_of(options.limit), gpus.find(options.gpu)
+    both = [
+        figures_of(path, building.Options(more=tuple(shlex.split(more)), gpu=gpu.key), options.arguments, gpu)
+        for path, more in ((options.a, options.nvcc_a), (options.b, options.nvcc_b))
+    ]
+    pairs = paired(*both)
+    broken = beyond(pairs, limits)
+    if options.json:
+        rows = [{"kernel": name, "a": a, "b": b} for name, a, b in pairs]
+        print(
+            json.dumps(
+                {"schema": "gpuless/1", "verb": "diff", "gpu": gpu.key, "kernels": rows, "beyond": broken}, indent=1
+            )
+        )
+    else:
+        print(table(pairs, gpu.name))
+        print(*(f"beyond its limit: {one}" for one in broken), sep="\n", end="\n" if broken else "")
+    return 1 if broken else 0
+
+
+def figures_of(path: Path, options: building.Options, arguments: Sequence[str], gpu: gpus.Gpu) -> dict[str, Row]:
+    """Of each kernel of a program: it runs once to count, and once to be simulated."""
+    command = [str(building.program([path], options)), *arguments]
+    rows: dict[str, Row] = {}
+    with tempfile.TemporaryDirectory(prefix="gpuless-diff-") as folder:
+        counts, simulated = Path(folder, "counts"), Path(folder, "simulated")
+        how = execution.Execution(gpu=gpu.key, races="no", quiet=True, counts=counts)
+        if code := execution.run(command, how, keep=True).code:
+            raise UserError(f"{path} ends with {code}: gpuless run {path} says why.")
+        constants = timing.basis(gpu).constants.row()
+        execution.run(command, replace(how, counts=simulated, constants=constants), keep=True)
+        for (program, _, _), launched in zip(counting.executions(counts), counting.counted(counts), strict=True):
+            row = rows.setdefault(program.kernel, dict.fromkeys(FIGURES, 0.0))
+            needs = program.resources
+            row["registers"] = max(row["registers"], needs.registers)
+            row["spilled bytes"] = max(row["spilled bytes"], needs.spill_stores + needs.spill_loads)
+            row["shared bytes"] = max(row["shared bytes"], needs.static_shared + launched.config.shared)
+            add_counts(row, launched)
+        for one in counting.simulated(simulated, gpu):
+            rows[one.program.kernel]["microseconds"] += one.launches * timing.microseconds(gpu, one)
+    return rows
+
+
+def add_counts(row: Row, launched: counters.Launched) -> None:
+    row["launches"] += launched.launches
+    row["instructions"] += sum(sum(executed.values()) for executed in launched.executed.values())
+    row["sectors"] += sum(counts.sectors for counts in launched.accesses.values())
+    row["wavefronts"] += sum(counts.wavefronts for counts in launched.accesses.values())
+
+
+def paired(a: Mapping[str, Row], b: Mapping[str, Row]) -> list[tuple[str, Row, Row]]:
+    """Kernels of the same name; one that has changed its name stands beside the other that is left."""
+    pairs = [(name, a[name], b[name]) for name in a if name in b]
+    left, right = [name for name in a if name not in b], [name for name in b if name not in a]
+    if len(left) != len(right):
+        raise UserError(
+            f"the programs launch different kernels: {', '.join(left) or 'none'} and {', '.join(right) or 'none'}."
+        )
+    names = [one if one == other else f"{one} -> {other}" for one, other in zip(left, right, strict=True)]
+    return pairs + [(name, a[one], b[other]) for name, one, other in zip(names, left, right, strict=True)]
+
+
+def beyond(pairs: Sequence[tuple[str, Row, Row]], limits: Mapping[str, float]) -> list[str]:
+    return [
+        f"{name}: {figure} {a[figure]:,.6g} -> {b[figure]:,.6g} (at most {percent:+g} %)"
+        for name, a, b in pairs
+        for figure, percent in limits.items()
+        if b[figure] > a[figure] * (1 + percent / 100)
+    ]
+
+
+def table(pairs: Sequence[tuple[str, Row, Row]], gpu: str) -> str:
+    lines = []
+    for name, a, b in pairs:
+        lines.append(name)
+        for figure in FIGURES:
+            grown = f"{100 * (b[figure] / a[figure] - 1):+.1f} %" if a[figure] and a[figure] != b[figure] else ""
+            what = figure if figure != "microseconds" else f"microseconds ({gpu}, by the model)"
+            lines.append(f"  {what:44}{a[figure]:>16,.6g}{b[figure]:>16,.6g}{grown:>10}")
+    return "\n".join(lines)
