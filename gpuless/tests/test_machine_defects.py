@@ -165,6 +165,23 @@ def test_lanes_outside_of_the_mask_of_a_shuffle_or_vote(active: int, call: str, 
     assert caught.value.kind == "barrier"
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [("__shfl_xor_sync(0xffff, v, 16)", "reads a lane"), ("__shfl_down_sync(1u << threadIdx.x, v, 1)", "reads a lane"),
+     ("__ballot_sync(0x7fffffff, v)", "leaves it out"), ("__syncwarp(0xff), v", "leaves it out"),
+     ("__shfl_xor_sync(threadIdx.x < 16 ? 0xffff : 0xffff0000, v, 8)", ""),
+     ("__shfl_up_sync(0xff << (threadIdx.x / 8 * 8), v, 3, 8)", ""), ("__shfl_sync(0xffffffff, v, 33)", "")],
+)  # fmt: skip
+def test_masks_of_lanes_that_stay_together_which_machine_code_does_not_have(call: str, says: str) -> None:
+    source = f"__global__ void k(int* o) {{ int v = o[threadIdx.x]; o[threadIdx.x] = ({call}); }}"
+    o, settings = torch.arange(32, dtype=torch.int32), {"check_races": True}
+    if not says:
+        return run(source, o, settings=settings)
+    with pytest.raises(EmulatorFault, match=says) as caught:
+        run(source, o, settings=settings)
+    assert caught.value.kind == "trap" and caught.value.place["line"] == 1
+
+
 def texture(data: torch.Tensor, **fields: Any) -> int:
     """The number of an object over the data of a matrix, of a layer of matrices, or of a box."""
 

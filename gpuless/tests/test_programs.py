@@ -224,20 +224,6 @@ def test_nodes_of_a_graph_copy_in_three_dimensions_and_are_checked(tmp_path: Pat
     assert run(source).returncode == 103
 
 
-def test_macros_of_one_letter_do_not_reach_into_the_standard_library(tmp_path: Path) -> None:
-    source = tmp_path / "letters.cu"
-    source.write_text(
-        "#define A 1\n#define B 2\n#define C 3\n#define N 32\n#define S 4\n#define T float\n#define V 5\n"
-        "#include <algorithm>\n#include <array>\n#include <cmath>\n#include <limits>\n#include <type_traits>\n#include <utility>\n"
-        "__global__ void k(T* x) { x[threadIdx.x] = std::max(isless(x[0], T(A)) ? T(B) : T(C), std::numeric_limits<T>::min()); }\n"
-        "int main()\n{\n    T h[N] = {}, *x;\n    int number;\n    cudaDeviceProp wanted = {};\n    cudaChooseDevice(&number, &wanted);\n"
-        "    cudaMalloc(&x, sizeof h);\n    cudaMemcpy(x, h, sizeof h, cudaMemcpyHostToDevice);\n    k<<<1, 1>>>(x);\n"
-        "    cudaMemcpy(h, x, 4, cudaMemcpyDeviceToHost);\n    cudaFree(x);\n    return h[0] == B && !number ? 0 : 7;\n}\n"
-    )
-    ended = run(source)
-    assert ended.returncode == 0, ended.stderr
-
-
 def test_what_nvcc_accepts_of_both_sides_compiles(tmp_path: Path) -> None:
     """A host function of a kernel's name, default arguments, CUDA's own types in signatures of the device's functions,
     other code for the host."""

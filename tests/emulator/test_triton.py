@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import gpuless
-from rung.cuda import pretended
 from rung.cuda import triton as on_machine
+from rung.cuda import triton_driver
 from rung.errors import CompileError, RungError, TooLarge
 from rung.rungs import python_module
 
@@ -124,7 +124,7 @@ def test_a_tuners_least_and_largest_configurations_are_run_in_turn(tmp_path: Pat
         ran += [kernel.config.block[0] for kernel in launches]
     assert {(64, 1), (128, 4)} == {*chosen}  # and none that does not compile
     assert {32, 128} == {*ran}
-    assert [(one.tried, one.of) for one in pretended.tuned() if "BLOCK=" in one.configuration][-1:] == [(2, 7)]
+    assert [(one.tried, one.of) for one in triton_driver.tuned() if "BLOCK=" in one.configuration][-1:] == [(2, 7)]
 
 
 WRAPPER = """

@@ -167,7 +167,7 @@ BUGS = [e for e in EVERY if e.kind == "bug"]
 
 @pytest.mark.parametrize(
     ("exercise", "kind"),
-    [*zip(BUGS, ["bounds", "race", "barrier", "unset", "race", "race", "values", *["race"] * 3, "values", "values", "deadlock"], strict=True)],
+    [*zip(BUGS, ["bounds", "race", "barrier", "unset", "race", "race", "values", *["race"] * 3, "values", "values", "deadlock", "values"], strict=True)],
     ids=lambda e: e.name if isinstance(e, Exercise) else "",
 )
 def test_a_bug_is_seen_for_what_it_is(exercise: Exercise, kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -175,9 +175,32 @@ def test_a_bug_is_seen_for_what_it_is(exercise: Exercise, kind: str, tmp_path: P
     path.write_text(exercise.source)
     found = graded(exercise.name, capfd)
     assert (found["state"], [s["kind"] for s in found["symptoms"]]) == ("blank", ["unmarked"])
-    path.write_text(exercise.source.replace("{", "{  // changed", 1) if "{" in exercise.source else "")
+    path.write_text(exercise.source + f"\n{exercise.comment} changed\n")
     found = graded(exercise.name, capfd)
     assert (found["state"], found["symptoms"][0]["kind"]) == ("wrong", kind), found["says"]
+
+
+def test_a_triton_exercise_is_judged_on_the_code_that_triton_compiles(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    exercise = by_name("write_triton_product")
+    path = tmp_path / exercise.file
+    answer = exercise.solution["BLANK_1"].replace("sum = tl.dot(a, b, sum)", "sum += tl.sum(a[:, :, None].to(tl.float32) * b[None, :, :], axis=1)")
+    path.write_text(exercise.filled({"BLANK_1": answer}))
+    found = graded(exercise.name, capfd)
+    assert (found["state"], found["symptoms"][0]["kind"]) == ("slow", "unused"), found["says"]
+    path.write_text(exercise.filled({"BLANK_1": "tl.store(out, "}))
+    found = graded(exercise.name, capfd)
+    assert found["state"] == "wrong" and found["symptoms"][0]["lines"] == [11], found["says"]
+    exercise = by_name("triton_add")
+    (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, "BLANK_2": "i <= count"}))
+    (fault,) = graded("triton_add", capfd)["symptoms"]
+    assert fault["kind"] == "bounds" and fault["lines"] == [13] and "program 1 in line 13" in fault["says"]
+
+
+def test_every_line_that_is_explained_is_in_the_solution() -> None:
+    for exercise in EVERY:
+        said = {note for _, note in exercise.worked if note}
+        assert said, exercise.name
+        assert said >= {note.partition(" => ")[2] for note in exercise.notes}, exercise.name
 
 
 def marked(text: str, *lines: int) -> str:
@@ -239,6 +262,9 @@ def test_wrong_numbers_come_with_scalars_elements_a_map_and_a_likeness(
     (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, "BLANK_1": "t + 1"}))
     found = graded("three_passes", capfd)
     assert found["case"]["causal"] == 1 and "causal = 1" in found["says"]
+    (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, "BLANK_2": "0.0f"}))
+    found = graded("three_passes", capfd)
+    assert 0 < found["symptoms"][0]["facts"]["expected"] < 1e-45 and "should be 0 and is" in found["says"]
 
 
 @pytest.mark.parametrize(
@@ -258,6 +284,7 @@ def test_an_answer_gets_its_state_and_the_kind_of_what_was_seen(
     kinds = [s["kind"] for s in found["symptoms"]]
     assert found["state"] == answer["state"], found["says"]
     assert answer.get("kind", "") in (*kinds, ""), found["says"]
+    assert found["stars"] == answer.get("stars", found["stars"])
     assert all(s["when"] == found["state"] for s in found["symptoms"]), found["symptoms"]
     if found["state"] == "wrong":
         assert kinds, "a wrong answer is told what is wrong"

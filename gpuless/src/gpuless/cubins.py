@@ -90,9 +90,17 @@ class Loaded:
         return self._programs[kernel]
 
     def launch(
-        self, kernel: str, config: LaunchConfig, arguments: Sequence[Parameter], *, tiles: bool = False
+        self,
+        kernel: str,
+        config: LaunchConfig,
+        arguments: Sequence[Parameter],
+        *,
+        tiles: bool = False,
+        regions: Sequence[machine.Region] | None = None,
+        settings: session.Settings | None = None,
     ) -> None:
-        """Runs the whole grid before it returns; `tiles`: as Session.execute says."""
+        """Runs the whole grid before it returns; `tiles` and `settings`: as Session.execute says. `regions`: the memory
+        that may be touched, by default that of the arguments."""
         if not session.current().admit():
             return
         program = self.program(kernel)
@@ -103,8 +111,11 @@ class Loaded:
             given = ", ".join(f"{one.name} of {len(one.data)}" for one in arguments)
             raise UserError(f"{name} takes parameters of {sizes} bytes, and these were given: {given}.")
         values = [machine.aligned(one.data, 64) for one in arguments]
-        regions = guard.regions_of((one.name, one.tensor) for one in arguments)
-        session.current().execute(program, config, self._variables, values, regions, tiles=tiles)
+        if regions is None:
+            regions = guard.regions_of((one.name, one.tensor) for one in arguments)
+        session.current().execute(
+            program, config, self._variables, values, regions, tiles=tiles, settings=settings
+        )
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ import numpy as np
 from gpuless import guard, machine, session, tensor_map
 from gpuless.base.errors import UserError
 from gpuless.compile import nvrtc
-from gpuless.compile.source import kernel_parameters
+from gpuless.compile.source import kernel_parameters, with_checked_masks
 from gpuless.launch import Argument, Build, LaunchConfig, Resources
 from gpuless.session import Settings
 
@@ -31,7 +31,8 @@ class EmulatedModule:
     """Kernels of one source, launched on CPU tensors, synchronously."""
 
     def __init__(self, build: Build, settings: Settings | None = None) -> None:
-        self._build, self._own = build, settings
+        self._own = settings
+        self._build = with_checked_masks(build) if self.settings.check_races else build
         session.current().unwritten = None
         self._variables: dict[str, machine.Variables] = {}  # by architecture
         _ = self.resources  # what does not compile is refused now

@@ -35,6 +35,7 @@ from rung.rungs.python import PythonRung
 WARP, SMALL, LARGE = 32, 1 << 14, 1 << 17
 TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; before further proposals
 TILES = (32, 64, 128)
+LOADING = 20.0  # CPU seconds that do not count, until the first call is tried
 CONFIRMING = 1.5  # CPU seconds for further cases
 PROMISING = 10.0  # more CPU seconds for a call that is right at the smallest shapes: each other may be compiled
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other call is tried
@@ -75,16 +76,17 @@ class Budget:
             used, begun = 0.0, first - 1
             work = (_search, of.name, str(path), kind, [dict(t) for t in tables], first, own)
             with suppress(EOFError), Apart(*work, method=method) as trial:
-                start = _cpu(trial.process.pid)
+                start = LOADING  # its CPU seconds before the first call, at most: imports, and the file's own code
                 while self.left + promised > spent + used and time.monotonic() < began + IDLE * seconds:
                     used = max(used, _cpu(trial.process.pid) - start)
                     if not trial.pipe.poll(TICK):
                         continue
                     answer = json.loads(trial.pipe.recv_bytes())
                     if isinstance(answer, float):  # its CPU seconds so far: the call is right at the smallest shapes
-                        promised = max(promised, spent + answer + PROMISING - self.left)
+                        promised = max(promised, spent + answer - start + PROMISING - self.left)
                     elif isinstance(answer, list):
-                        begun, used = int(answer[0]), max(used, answer[1])
+                        start = min(start, answer[1])
+                        begun, used = int(answer[0]), max(used, answer[1] - start)
                         progress.doing(f"call {begun + 1} of {every} is tried")
                     elif answer["why"] == LIKELIEST:
                         likeliest = Outcome(**answer)

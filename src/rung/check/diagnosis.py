@@ -19,6 +19,14 @@ CLOSE = 1e-2  # numbers that follow from others agree this well, relative to the
 Array = NDArray[Any]
 
 
+LEAST = 1.4e-45  # float's smallest number
+
+
+def shown(number: float) -> str:
+    """A number as a float holds it: what is below its smallest is 0."""
+    return f"{0.0 if abs(number) < LEAST else number:.6g}"
+
+
 @dataclass(frozen=True)
 class Map:
     """Which elements are wrong: rows of characters, `.` right, `#` wrong, `+` some of those that share a place."""
@@ -70,9 +78,9 @@ class Diagnosis:
             f"{many} of {self.output} ({shape}) are wrong{':' if len(self.elements) == self.wrong else ', such as'}"
         ]
         for one in self.elements:
-            got = "never written" if one["got"] is None else f"{one['got']:.6g}"
+            got = "never written" if one["got"] is None else shown(one["got"])
             place = f"{self.output}[{', '.join(map(str, one['index']))}]" if self.shape else self.output
-            lines.append(f"  {place}  expected {one['expected']:<12.6g} got {got}")
+            lines.append(f"  {place}  expected {shown(one['expected']):<12} got {got}")
         if not every:
             lines += ["  which are wrong (#), right (.), some of several (+):", *(f"  {t}" for t in self.map.lines())]
         return [*lines, *self.sentences]

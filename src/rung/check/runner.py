@@ -27,7 +27,7 @@ from rung.check.operands import Operands
 from rung.check.report import RAISED, Failure
 from rung.cuda import triton
 from rung.cuda.driver import occupy_stream
-from rung.cuda.pretended import Tuned
+from rung.cuda.triton_driver import Tuned
 from rung.dtypes import Dtype, element
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line

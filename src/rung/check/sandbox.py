@@ -25,7 +25,7 @@ from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure, Verdict
 from rung.check.runner import STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
-from rung.cuda.pretended import Tuned
+from rung.cuda.triton_driver import Tuned
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung

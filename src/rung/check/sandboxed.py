@@ -23,7 +23,7 @@ import gpuless
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import Failure
 from rung.check.runner import Binding, LocalCall, Probe, prepare, probe
-from rung.cuda import pretended
+from rung.cuda import triton_driver
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError, first_line
 from rung.operation import Operand, Tensors
@@ -242,7 +242,7 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
-        answer |= {"steps": gpuless.current().steps, "tuned": pretended.tuned()}
+        answer |= {"steps": gpuless.current().steps, "tuned": triton_driver.tuned()}
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
         except OSError:  # the rung has closed it: an end without an answer is a failure

@@ -113,6 +113,8 @@ def of_rung(
         others = [(_second_subject(subject, vs, shape, dtype), None)] if vs else []
         predict([(subject, options.parse_tuning(tune)), *others], gpu, json=json)
         return
+    if lines and file is not None and shape is None and vs is None:  # of one's own kernel, to look at: soon
+        subject = emulated.to_draw(subject)
     with console.counting(subject.rung.full_name):
         every = [emulated.count(subject, options.parse_tuning(tune))]
     if vs is not None:

@@ -59,7 +59,7 @@ def sweep(
     if found:
         return _list_found(rung, json)
     if rung is None:
-        raise RungError("`rung sweep` takes a rung, as in `rung sweep layernorm/9`; --found alone lists the best.")
+        raise RungError("`rung sweep` takes OP/RUNG, as in `rung sweep layernorm/9`; --found alone lists the best.")
     from rung import adopt
     from rung.rungs.subjects import subject_of
     from rung.sweep.backends import measure_named

@@ -23,6 +23,7 @@ FOLDER = Path(__file__).parent / "exercises"
 OWN = "RUNG_EXERCISES"  # a folder of one's own with an exercises.toml, in place of the course
 RECORD = ".rung-learn.json"  # in the folder with the learner's files
 BLANK = re.compile(r"BLANK_\d")
+IDEA = re.compile(r'^(idea += *|"")"[^"]*("|""")', re.MULTILINE)  # what a file's first lines say of it
 KINDS = {"fill": "fill the blanks", "bug": "find the bug", "predict": "predict the counts", "write": "write the kernel"}
 
 
@@ -38,6 +39,7 @@ class Exercise:
     story: tuple[str, ...]  # the rungs behind it
     folder: Path
     shape: str  # at which counts are taken
+    called: str = ""  # in the list; else its name
     kind: str = "fill"
     why: str = ""  # the solution, explained
     goal: str = ""  # an expression over counters
@@ -52,25 +54,34 @@ class Exercise:
     slips: tuple[Mapping[str, str], ...] = ()  # typical mistakes by blank, which must not be solved
     of: str = ""  # the exercise whose solution has the bug put in
     swap: tuple[tuple[str, str], ...] = ()  # the bug: what stands there, and what is put in its place
+    sizes: tuple[str, ...] = ()  # that are tried, where a compilation takes too long for all of them
     predict: Mapping[str, str] = field(default_factory=dict)  # figures by the names of the answers
 
     @property
     def title(self) -> str:
-        about = self.name.removeprefix(f"{self.kind}_").replace("_", " ")
-        before = {"bug": "Find the bug: ", "predict": "Predict: ", "write": "Write: "}.get(self.kind, "")
-        return before + about if before else about.capitalize()
+        return self.called or self.name.replace("_", " ").capitalize()
 
     @property
     def file(self) -> str:
         """The learner's file."""
-        return f"{self.number:02}_{self.name}.cu"
+        return f"{self.number:02}_{self.name}{self.suffix}"
+
+    @cached_property
+    def suffix(self) -> str:
+        """.py of Triton's exercises, .cu of the others."""
+        return ".py" if (self.folder / f"{self.of or self.name}.py").is_file() else ".cu"
+
+    @property
+    def comment(self) -> str:
+        """What a comment begins with."""
+        return "#" if self.suffix == ".py" else "//"
 
     @cached_property
     def source(self) -> str:
         """What the learner begins with."""
         if not self.of:
-            return (self.folder / f"{self.name}.cu").read_text(encoding="utf-8")
-        text = re.sub(r"(?m)^(idea +=).*", r'\1 "A kernel with a bug."', by_name(self.of, self.folder).solved)
+            return (self.folder / f"{self.name}{self.suffix}").read_text(encoding="utf-8")
+        text = IDEA.sub(r'\1"A kernel with a bug.\2', by_name(self.of, self.folder).solved)
         for old, new in self.swap:
             text = text.replace(old, new, 1)
         return text
@@ -89,15 +100,15 @@ class Exercise:
         changed = difflib.SequenceMatcher(None, self.solved.splitlines(), lines, autojunk=False).get_opcodes()
         return frozenset(
             n + 1 for how, _, _, begin, end in changed if how != "equal" for n in range(begin, max(end, begin + 1))
-            if not lines[min(n, len(lines) - 1)].startswith("idea")
+            if not IDEA.match(lines[min(n, len(lines) - 1)])
         )  # fmt: skip
 
     @property
     def worked(self) -> tuple[tuple[str, str], ...]:
         """The worked solution: each line of code with what is said of it."""
-        found = []
+        found, notes = [], self.notes or (by_name(self.of, self.folder).notes if self.of else ())
         for line in self.solved.splitlines():
-            note = next((n.partition(" => ")[2] for n in self.notes if n.partition(" => ")[0] in line), "")
+            note = next((n.partition(" => ")[2] for n in notes if n.partition(" => ")[0] in line), "")
             found.append((line, note))
         return tuple(found)
 
@@ -108,14 +119,14 @@ class Exercise:
     @property
     def dims(self) -> Values:
         """The sizes at which the goal is counted."""
-        return _sizes(self.shape)
+        return sizes_of(self.shape)
 
     @property
     def timed_dims(self) -> Values:
-        return _sizes(self.timed)
+        return sizes_of(self.timed)
 
 
-def _sizes(shape: str) -> Values:
+def sizes_of(shape: str) -> Values:
     return {name: int(value) for name, _, value in (part.partition("=") for part in shape.split(","))}
 
 
@@ -152,7 +163,7 @@ def chapters(folder: Path = FOLDER) -> tuple[Chapter, ...]:
 
 
 def _exercise(name: str, number: int, chapter: str, facts: dict[str, Any], folder: Path) -> Exercise:
-    for key in ("hints", "story", "notes", "slips"):
+    for key in ("hints", "story", "notes", "slips", "sizes"):
         facts[key] = tuple(facts.get(key, ()))
     facts["swap"] = tuple((old, new) for old, new in facts.get("swap", ()))
     facts.setdefault("solution", {})

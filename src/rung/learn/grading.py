@@ -29,12 +29,13 @@ from rung.check.likeness import alternatives
 from rung.dtypes import SUMS, Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
-from rung.learn import BLANK, Exercise, Progress, by_name, operations, symptoms
-from rung.learn.running import Ran, run
+from rung.learn import BLANK, Exercise, Progress, by_name, operations, sizes_of, symptoms
+from rung.learn.running import Ran, Rung, run
 from rung.learn.symptoms import Symptom
 from rung.operation import Case, Operation, Values
 from rung.profile.counted import Counted, Tensor
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 
 State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
@@ -58,7 +59,7 @@ IN_WORDS = {  # figures as sentences name them
     "threads_not_predicated": "active lanes per instruction",
 }
 ANSWER = re.compile(r"constexpr\s+\w+\s+(ANSWER\w*)\s*=\s*([^;]+);")
-MARK = re.compile(r"[ \t]*//[ \t]*here[ \t]*$", re.MULTILINE)
+MARK = re.compile(r"[ \t]*(?://|#)[ \t]*here[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,8 @@ def stars_of(exercise: Exercise) -> tuple[str, str, str]:
     if exercise.timed:
         return (first, f"predicted time within {SAME:g} of the reference's",
                 f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip
-    return first, second, f"at most {exercise.best:,} sectors and passes" if exercise.best else "no hint was used"
+    third = f"at most {exercise.best:,} sectors and passes (the reference has {exercise.par:,})"
+    return first, second, third if exercise.best else "no hint was used"
 
 
 def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, Any]:
@@ -199,7 +201,7 @@ class _Trial:
         self.exercise, self.path, self.text, self.standing = exercise, path, text, standing
         self.dtype: Dtype = dtype_named(exercise.dtype)
         self.of: Operation = operations.operation(exercise.operation)
-        self.block: tuple[int, int, int] = (1, 1, 1)
+        self.block: tuple[int, ...] = ()  # of threads; Triton's programs have none that a reader knows of
         self.done = 0
 
     def hunt(self) -> Verdict:
@@ -207,7 +209,8 @@ class _Trial:
         marked = {n for n, line in enumerate(self.text.splitlines(), 1) if MARK.search(line)}
         if not marked:
             says = (
-                "Find the bug before you run: put `// here` at the end of the one or two lines that are to blame "
+                f"Find the bug before you run: put `{self.exercise.comment} here` at the end of the one or two lines "
+                "that are to blame "
                 "(on the page, click their numbers). Or mend the kernel at once."
             )
             return Verdict("blank", [Symptom("unmarked", "wrong", says)])
@@ -230,7 +233,7 @@ class _Trial:
     def verdict(self) -> Verdict:
         values: Values = {}
         try:
-            rung = CudaRung(self.of, self.path)
+            rung = self._rung()
             tunings: list[dict[str, int]] = [{}]
             tunings += [{name: choice} for name, choices in rung.tune.items() for choice in choices[1:2]]
             if not (tried := list(self._cases(rung))):
@@ -252,7 +255,7 @@ class _Trial:
             return Verdict("wrong", [symptoms.of_error(error, values)], cases=self.done, case=values)
 
     def _most_telling(
-        self, rung: CudaRung, values: Values, found: list[Symptom], tuning: dict[str, int], rest: list[Case]
+        self, rung: Rung, values: Values, found: list[Symptom], tuning: dict[str, int], rest: list[Case]
     ) -> Verdict:
         """If the numbers have nothing in common, further cases may say more: the smallest ones."""
         verdict = Verdict("wrong", found, cases=self.done, case=values)
@@ -268,8 +271,16 @@ class _Trial:
     def _size(self, case: Case) -> int:
         return math.prod(int(case.values[d]) for d in self.of.dims)
 
-    def _cases(self, rung: CudaRung) -> Iterator[Case]:
+    def _rung(self, path: Path | None = None) -> Rung:
+        return (PythonRung if self.exercise.suffix == ".py" else CudaRung)(self.of, path or self.path)
+
+    def _cases(self, rung: Rung) -> Iterator[Case]:
         """Those that the header admits, of few builds; a case that differs from all others comes before that limit."""
+        if isinstance(rung, PythonRung):
+            for shape in (*self.exercise.sizes, self.exercise.shape):
+                values = sizes_of(shape)
+                yield Case(shape, values, magnitude=values.pop("magnitude", 1))
+            return
         builds: set[Build] = set()
         for case in (*operations.cases(self.of, self.dtype), Case("of the aim", self.exercise.dims)):
             values = self.of.complete(case.values)
@@ -280,7 +291,7 @@ class _Trial:
                 builds.add(build)
                 yield case
 
-    def _wrong(self, rung: CudaRung, case: Case, values: Values, tuning: dict[str, int], number: int) -> list[Symptom]:
+    def _wrong(self, rung: Rung, case: Case, values: Values, tuning: dict[str, int], number: int) -> list[Symptom]:
         """What is wrong in this case. Every second case has none of the operands that may be null, and operands that
         begin between multiples of 16 bytes, if the header does not exclude it."""
         given = operations.inputs(self.of, values, self.dtype, number + 1, case)
@@ -288,7 +299,7 @@ class _Trial:
             if operand.nullable:
                 given.pop(operand.name, None)
         asked = gpuless.Settings(order=ORDERS[number % 3], seed=number, check_races=True, seconds=SECONDS)
-        shifted = number % 2 == 1 and rung.header.align is None
+        shifted = number % 2 == 1 and isinstance(rung, CudaRung) and rung.header.align is None
         ran = self._run(rung, values, given, asked, tuning, shifted=shifted)
         self.done += 1
         used = {name: array for name, array in given.items() if name in rung.binds}
@@ -346,7 +357,7 @@ class _Trial:
 
     def _run(
         self,
-        rung: CudaRung,
+        rung: Rung,
         values: Values,
         given: Any,
         asked: gpuless.Settings,
@@ -354,13 +365,14 @@ class _Trial:
         *,
         shifted: bool = False,
     ) -> Ran:
-        self.block = next(iter(rung.launches(values, self.dtype, tuning)))[1].block
+        if isinstance(rung, CudaRung):
+            self.block = next(iter(rung.launches(values, self.dtype, tuning)))[1].block
         given = {n: a for n, a in given.items() if n in rung.binds}
         return run(rung, values, self.dtype, given, asked, tuning, shifted=shifted)
 
     def counted(self) -> Verdict:
         """Of a right kernel: does it do what the exercise is about, each part once, and as fast as it should?"""
-        rung, values = CudaRung(self.of, self.path), self.of.complete(self.exercise.dims)
+        rung, values = self._rung(), self.of.complete(self.exercise.dims)
         given = operations.inputs(self.of, values, self.dtype, 1)
         machine.clear_caches()
         with gpuless.current().traced():
@@ -444,8 +456,8 @@ class _Trial:
             verdict.symptoms.append(Symptom(kind, "solved", f"{than} at {self.exercise.timed}: {said}.", (), facts))
 
     def _predicted_us(self, path: Path, shape: str) -> float:
-        values = self.of.complete({n: int(v) for n, _, v in (part.partition("=") for part in shape.split(","))})
-        rung = CudaRung(self.of, path)
+        values = self.of.complete(sizes_of(shape))
+        rung = self._rung(path)
         given = operations.inputs(self.of, values, self.dtype, 1)
         given = {name: array for name, array in given.items() if name in rung.binds}
         sets = timing.sets_of(sum(array.nbytes for array in given.values()))

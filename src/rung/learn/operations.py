@@ -128,11 +128,13 @@ _OWN = {
 }  # fmt: skip
 
 
-FURTHER = {  # for mistakes that the others do not find: powers that overflow or vanish, an eps or a scale in the text
+FURTHER = {  # for mistakes that the others do not find: powers that overflow or vanish, an eps or a scale in the text,
+    # a grid of as many blocks as there are channels
     "softmax": (
         Case("scores beyond exp", dict(B=1, NH=1, T=3, S=70, causal=0, scale=1.0), magnitude=100.0),
         Case("single scores far below zero", dict(B=1, NH=1, T=9, S=1, causal=0, scale=1.0), magnitude=200.0),
     ),
+    "residual": (Case("many short rows", dict(B=2, T=300, C=3)),),
     "layernorm": (Case("another eps", dict(B=1, T=6, C=129, eps=2e-2), magnitude=0.1),),
     "rmsnorm": (Case("another eps", dict(B=2, T=3, C=129, eps=2e-2), magnitude=0.1),),
     "attention": (

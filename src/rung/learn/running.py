@@ -13,21 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gpuless
-from gpuless import machine
-from gpuless.base.expressions import evaluate_int
+from gpuless import cubins, machine
+from gpuless.base.expressions import Names, evaluate_int
 from gpuless.compile import nvrtc
+from gpuless.compile.source import with_checked_masks
 from gpuless.counts.counters import Launched
+from gpuless.facts import gpus
+from gpuless.facts.limits import limits
 from gpuless.session import require_fit
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import EmulatorFault, RungError
 from rung.operation import Operand, Values
+from rung.rungs import python_module
 from rung.rungs.arguments import Arguments, Typed
+from rung.rungs.base import Call
 from rung.rungs.cuda import CudaRung
+from rung.rungs.python import PythonRung
 
 MARGIN = 1 << 12  # bytes on either side of a tensor, which no kernel may touch
 UNSET = {1: 0xA5, 2: 0xFDA5, 4: 0xFFA5A5A5, 8: 0xFFF5A5A5A5A5A5A5}  # by size: NaNs that no arithmetic results in
+TRITON = {"float16": "fp16", "float32": "fp32", "int32": "i32"}
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
 Arrays = dict[str, NDArray[Any]]
+Rung = CudaRung | PythonRung
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,13 @@ class Tensor(Typed):
     name: str
     values: NDArray[Any]
     written: bool
+
+    def data_ptr(self) -> int:
+        return int(self.values.ctypes.data)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
 
     @property
     def region(self) -> machine.Region:
@@ -60,7 +75,7 @@ def kind_of(operand: str, dtype: Dtype) -> str:
 
 
 def run(
-    rung: CudaRung,
+    rung: Rung,
     values: Values,
     dtype: Dtype,
     given: Arrays,
@@ -71,40 +86,94 @@ def run(
 ) -> Ran:
     """One call of the rung at this shape. With counts, requests of the first block are traced for drawings. `shifted`:
     operands begin one element after a multiple of 256 bytes, as parts of a larger tensor do."""
-    operation = rung.operation
+    operation, named = rung.operation, rung.binds if isinstance(rung, PythonRung) else rung.operand_names
     names = rung.names(values, dtype, tuning)
-    build = rung.build(values, dtype, tuning)
-    nvrtc.compile_cubin(build.with_lines, machine.ARCH)
-    bound = (o for o in operation.operands if o.name in rung.operand_names and (o.written or o.name in given))
+    bound = (o for o in operation.operands if o.name in named and (o.written or o.name in given))
     tensors = {o.name: _tensor(o, values, dtype, given, shifted) for o in bound}
-    buffers = {
-        name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
-        for name, b in rung.header.buffers.items()
-    }
-    for name in (*rung.header.zeroed, *(n for n, b in rung.header.buffers.items() if b.zero or b.zero_once)):
-        (tensors | buffers)[name].values[...] = 0
-    passed = Arguments(rung, tensors, buffers, dtype)  # type: ignore[arg-type]
-    variables = machine.Variables(nvrtc.compile_cubin(build.with_lines, machine.ARCH).path.read_bytes())
-    every = (*tensors.values(), *buffers.values())
-    regions = [t.region for t in every if t.values.nbytes]
-    ran = Ran({}, {}, tensors=every)
-    calls = list(rung.calls(passed, names))
+    for name in rung.header.zeroed:
+        tensors[name].values[...] = 0
+    ran = Ran({}, {})
     session = gpuless.current()
     session.unwritten = None
     with session.recorded() as ran.launched:
-        for kernel, config, arguments in calls:
-            program = machine.program(build, kernel)
-            of = program.resources
-            require_fit(program.kernel, machine.ARCH, config, of.static_shared, of.registers)
-            if any(c.pdl for _, c, _ in calls):
-                session.expect_dependent()
-            packed = [_packed(*a) for a in arguments]
-            session.execute(program, config, variables, packed, regions, settings=settings)
-            ran.unwritten = ran.unwritten or session.unwritten
+        if isinstance(rung, PythonRung):
+            ran.tensors = (*tensors.values(),)
+            call = Call(tensors, values, dtype, "emulator", tuning or {}, names, {}, ())  # type: ignore[arg-type]
+            _run_triton(rung, call, [t.region for t in ran.tensors if t.values.nbytes], settings)
+            ran.unwritten = session.unwritten
+        else:
+            _run_cuda(rung, tensors, values, dtype, names, tuning, settings, ran)
     outputs = [o.name for o in operation.operands if o.written and o.name in tensors]
     ran.outputs = {name: tensors[name].values for name in outputs}
     ran.unset = {name: _unset(array) for name, array in ran.outputs.items()}
     return ran
+
+
+def _run_cuda(
+    rung: CudaRung,
+    tensors: dict[str, Tensor],
+    values: Values,
+    dtype: Dtype,
+    names: Names,
+    tuning: dict[str, int] | None,
+    settings: gpuless.Settings,
+    ran: Ran,
+) -> None:
+    build = rung.build(values, dtype, tuning)
+    build = with_checked_masks(build) if settings.check_races else build
+    cubin = nvrtc.compile_cubin(build.with_lines, machine.ARCH)
+    buffers = {
+        name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
+        for name, b in rung.header.buffers.items()
+    }
+    for name in (n for n, b in rung.header.buffers.items() if b.zero or b.zero_once):
+        buffers[name].values[...] = 0
+    ran.tensors = (*tensors.values(), *buffers.values())
+    variables = machine.Variables(cubin.path.read_bytes())
+    regions = [t.region for t in ran.tensors if t.values.nbytes]
+    calls = list(rung.calls(Arguments(rung, tensors, buffers, dtype), names))  # type: ignore[arg-type]
+    session = gpuless.current()
+    for kernel, config, arguments in calls:
+        program = machine.program(build, kernel)
+        of = program.resources
+        require_fit(program.kernel, machine.ARCH, config, of.static_shared, of.registers)
+        if any(c.pdl for _, c, _ in calls):
+            session.expect_dependent()
+        session.execute(program, config, variables, [_packed(*a) for a in arguments], regions, settings=settings)
+        ran.unwritten = ran.unwritten or session.unwritten
+
+
+def _run_triton(rung: PythonRung, call: Call, regions: list[machine.Region], settings: gpuless.Settings) -> None:
+    """Calls the file's function run, whose launches are executed as Triton has compiled them."""
+    from unittest import mock  # takes as long to import as a kernel to run
+
+    from rung.cuda import triton, triton_driver
+
+    def launch(kernel: triton_driver.Kernel) -> None:
+        cubins.loaded(kernel.cubin, kernel.file).launch(
+            kernel.name, kernel.config, kernel.parameters, tiles=True, regions=regions, settings=settings
+        )
+
+    of = limits(machine.ARCH)
+    driver = triton_driver.Driver(launch, of, gpus.of_arch(machine.ARCH), "cpu", None)
+    with triton_driver.driving(driver), triton.explained():
+        from triton.runtime import jit
+
+        def specialised(backend: Any, value: Any, *how: bool) -> tuple[Any, Any]:
+            """As Triton's own function, which imports torch; but 0 and 1 are numbers like others: each combination of
+            kinds is a compilation of half a second."""
+            if isinstance(value, Tensor):
+                return f"*{TRITON[value.values.dtype.name]}", "D" if value.data_ptr() % 16 == 0 else ""
+            if type(value) is int:
+                return "i32", "D" if value and value % 16 == 0 else ""
+            if type(value) is float:
+                return "fp32", None
+            return before(backend, value, *how)  # type: ignore[no-any-return]
+
+        before = jit.native_specialize_impl
+        with mock.patch.object(jit, "native_specialize_impl", specialised):
+            assert rung.path is not None
+            python_module.load(rung.path, rung.facts).run(**rung.arguments(call))
 
 
 def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays, shifted: bool) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import hottest, per_request, reason
 from rung.check.compare import Deviation
-from rung.check.diagnosis import Diagnosis, index_names
+from rung.check.diagnosis import Diagnosis, index_names, shown
 from rung.errors import EmulatorFault, RungError
 from rung.operation import Operand, Values
 from rung.profile.counted import Tensor
@@ -38,8 +38,10 @@ def _upper(text: str) -> str:
 
 
 def _thread(place: Mapping[str, Any], block: Sequence[int]) -> str:
-    """With as many indices as the block has dimensions."""
+    """With as many indices as the block has dimensions; of Triton's code the program."""
     thread = place.get("thread")
+    if not block:
+        return f"program {place['block'][0]}" if "block" in place else "a program"
     if thread is None:
         return "a thread"
     used = 3 if block[2] > 1 else 2 if block[1] > 1 else 1
@@ -64,11 +66,11 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
     here, who = _quote_line(fault.place, source), _thread(fault.place, block)
     if fault.kind == "race" and fault.related and all("thread" in p for p in (fault.place, *fault.related)):
         other = fault.related[0]
-        whose = [
-            f" of block {p['block'][0]}" if fault.place["block"] != other["block"] else "" for p in (fault.place, other)
-        ]
+        two = block and fault.place["block"] != other["block"]
+        whose = [f" of block {p['block'][0]}" if two else "" for p in (fault.place, other)]
         if memory == "global":
-            mend = "Make exactly one thread write each element, or use an atomic operation"
+            unit = "thread" if block else "program"
+            mend = f"Make exactly one {unit} write each element, or use an atomic operation"
         elif _warp(fault.place, block) == _warp(other, block):
             mend = (
                 "Put `__syncthreads()` between them; `__syncwarp()` is enough only if no other warp uses these elements"
@@ -94,6 +96,12 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
         says = f"a race: {who} in {here} {what} in {there}, and does not wait for it: {operand}"
     elif fault.kind == "race":
         says = f"a race: {who} in {here} {what}, {lacks}: {operand}"
+    elif "mask" in what or "shuffle" in what:
+        says = (
+            f"{who} in {here}: {what.removeprefix('an assertion fails: ')}. What it gets is undefined. Name all lanes "
+            "that take part (0xffffffff for a whole warp), or stay within groups by the last argument, as in "
+            "`__shfl_down_sync(mask, x, offset, 8)`"
+        )
     elif fault.kind == "barrier":
         says = f"not all threads of the block reach the barrier in {here}, or they wait at different barriers"
     elif fault.kind == "deadlock":
@@ -101,8 +109,8 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
     elif fault.kind == "unwritten":
         says = f"{who} in {here} reads {operand} before anything has written to it"
     elif fault.place.get("line"):
-        block_of = tuple(fault.place.get("block", ()))
-        says = f"{who} of block {block_of} in {here}: {': '.join(t for t in (what, operand) if t)}"
+        of = f" of block {tuple(fault.place.get('block', ()))}" if block else ""
+        says = f"{who}{of} in {here}: {': '.join(t for t in (what, operand) if t)}"
     else:
         says = str(fault).rstrip(".")
     return Symptom(fault.kind, "wrong", f"{_upper(says)}.", lines, {"memory": memory, "operand": operand})
@@ -151,9 +159,9 @@ def of_diagnosis(found: Diagnosis) -> Symptom:
     many = f"all {total:,}" if found.wrong == total else f"{found.wrong:,} of {total:,}"
     many = f"{many} elements of {found.output} are wrong" if total > 1 else f"{found.output} is wrong"
     if first["got"] is None:
-        pair = f"{place} was never written (expected {first['expected']:.6g})"
+        pair = f"{place} was never written (expected {shown(first['expected'])})"
     else:
-        pair = f"{place} should be {first['expected']:.6g} and is {first['got']:.6g}"
+        pair = f"{place} should be {shown(first['expected'])} and is {shown(first['got'])}"
     says = " ".join([f"{many}: {pair}.", *found.sentences])
     facts = {"expected": first["expected"], "got": first["got"], "index": first["index"], **found.as_json()}
     return Symptom(found.kind, "wrong", says, (), facts)
@@ -216,9 +224,9 @@ def of_cost(launched: Sequence[Launched], sizes: Mapping[str, int], source: str,
     least = ideal / max(counts.requests, 1)
     line = _upper(_quote_line({"line": access.line}, source))
     says = f"{line} {verb} {access.memory} memory: on average a warp's request takes {each}"
-    says += f"; {least:.3g} would be enough" if least < cost else ""
+    says += f", since {why}" if why else ""
+    says += f"; {least:.3g} would be enough." if least < cost else "."
     kind = "banks" if access.memory == "shared" else "sectors"
-    says += f", since {why}." if why else "."
     return Symptom(
         kind, when, says, (access.line,), {"per_request": round(cost, 3), "least": round(least, 3), "unit": unit}
     )

@@ -113,7 +113,7 @@ class Course:
         solved = exercise.name in progress.solved
         return {
             "number": exercise.number, "title": exercise.title, "kind": exercise.kind, "does": KINDS[exercise.kind],
-            "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
+            "comment": exercise.comment, "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
             "aim": exercise.aim, "goal": exercise.goal, "shape": exercise.shape,
             "text": path.read_text(encoding="utf-8"), "start": exercise.source,
             "theory": bool(chapter.text), "first": exercise == chapter.exercises[0], "par": exercise.par,

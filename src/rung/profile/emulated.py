@@ -24,7 +24,7 @@ from gpuless.counts.counters_explained import INSTRUCTIONS, figures, is_ratio
 from gpuless.facts import gpus
 from gpuless.launch import LaunchConfig
 from rung.check.operands import Operands
-from rung.cuda import pretended
+from rung.cuda import pretended, triton_driver
 from rung.errors import RungError
 from rung.operation import Values
 from rung.profile import inspect_triton
@@ -72,8 +72,12 @@ def count_small_case(subject: Subject) -> list[Launched]:
     return run(small(subject)).kernels
 
 
+LINE = 32  # elements, which lie in whole sectors
+
+
 def to_draw(subject: Subject) -> Subject:
-    """The same at a case of its operation that is small and shows much: with several rows, columns and blocks."""
+    """The same at a case of its operation that is small and shows much: with several rows, columns and blocks, rows
+    that begin at sectors' boundaries, and no mask, which would leave little to the first block."""
     operation, dtype = subject.rung.operation, subject.dtype
     fitting: list[tuple[int, float, int, Values]] = []
     for _, values in subject.rung.cases(dtype):
@@ -84,6 +88,11 @@ def to_draw(subject: Subject) -> Subject:
     if not fitting:
         return small(subject)
     values = min(fitting)[-1]
+    plain = {**values, **({"causal": 0} if "causal" in values else {})}
+    if (length := int(values[operation.dims[-1]])) > LINE:
+        plain[operation.dims[-1]] = -(-length // LINE) * LINE
+    if subject.rung.refusal(plain, dtype) is None:
+        values = plain
     return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
 
 
@@ -176,7 +185,7 @@ def _planned(subject: Subject, tuning: Tuning, sms: int) -> list[tuple[str, Laun
     if isinstance(rung, CudaRung):
         return [(*launch, "") for launch in rung.launches(values, dtype, tuning, emulated=False)]
     assert isinstance(rung, PythonRung)
-    found: list[pretended.Kernel] = []
+    found: list[triton_driver.Kernel] = []
     with emulated_multiprocessors(sms), pretended.gpu(found.append, multiprocessors=sms, device="meta"):
         inspect_triton.compile_call(rung, values, dtype, tuning)
     return [(k.name, k.config, cubins.loaded(k.cubin, k.file).program(k.name).text) for k in found]

@@ -283,8 +283,8 @@ def banks(sample: Sample) -> str:
     shown = rows[:MOST_PASSES]
     height = (len(shown) + 2) * _CELL
     several = next((len(lanes) for row in shown for lanes in row.values() if len(lanes) > 1), 0)
-    shares = f"; {several}x: so many lanes share a word" if several else "; a number is a lane"
-    shares += "; neighbouring passes differ in colour" if len(shown) > 1 else ""
+    shares = f"; {several}x: {several} lanes read this word" if several else "; the number is the lane"
+    shares += "; each pass has its own colour" if len(shown) > 1 else ""
     parts = [f'<text class="soft" x="60" y="14">banks 0 to 31; {many}{shares}</text>']
     down = "".join(f"M{60 + bank * _CELL} {_CELL}v{len(shown) * _CELL}" for bank in range(BANKS + 1))
     across = "".join(f"M60 {(number + 1) * _CELL}h{BANKS * _CELL}" for number in range(len(shown) + 1))
@@ -319,7 +319,7 @@ def _by_sector(sample: Sample) -> dict[int, list[int]]:
 def sectors(sample: Sample) -> str:
     """Every sector that is touched, four in a row; what is asked for is filled, from the lanes that are named."""
     used = _by_sector(sample)
-    wide, tall, gap = 160, 34, 8
+    wide, tall, gap = 100, 34, 8
     many = "1 sector" if len(used) == 1 else f"{len(used)} sectors"
     parts = [f'<text class="soft" x="0" y="14">{many} of 32 bytes; filled: what lanes ask for</text>']
     for number, (sector, lanes) in enumerate(itertools.islice(sorted(used.items()), MOST_SECTORS)):
@@ -335,6 +335,8 @@ def sectors(sample: Sample) -> str:
                 "</rect>"
             )
         some = f"lane {lanes[0]}" if len(lanes) == 1 else f"lanes {lanes[0]} to {lanes[-1]}"
+        if 1 < len(lanes) <= lanes[-1] - lanes[0]:  # there are others between them
+            some = f"lanes {', '.join(map(str, lanes[:4]))}{' ...' * (len(lanes) > 4)}"
         parts.append(f'<text class="soft" x="{x}" y="{y + tall - 4}">{some}</text>')
     rows = -(-min(len(used), MOST_SECTORS) // 4)
     return _svg(4 * (wide + gap), 24 + rows * (tall + gap), parts, many)

@@ -29,7 +29,7 @@ def work(counted: Counted) -> str:
     found = _stored(counted)
     if found is None:
         return ""
-    kernel, out, stores = found
+    kernel, out, stores, shared = found
     rows, columns = _extent(out)
     mine = {e: who for e, who in stores.items() if who[0] == 0}
     blocks, threads = math.prod(kernel.config.grid), math.prod(kernel.config.block)
@@ -43,7 +43,9 @@ def work(counted: Counted) -> str:
         _figure(
             whole, lambda number: COLOURS[(number % across + 2 * (number // across)) % 4], _most(rows, columns, step),
             f"{out.name} ({_shape(out)}): a colour for each block; {_many(blocks, 'block')} of "
-            f"{_many(threads, 'thread')}{own_cut or others_cut}",
+            f"{_many(threads, 'thread')}{own_cut or others_cut}"
+            + ("; hatched: stored by several blocks" if shared else ""),
+            hatched={_scaled(divmod(e, columns), step) for e in shared},
         )
     ]  # fmt: skip
     places = {e: divmod(e, columns) for e in mine}
@@ -145,17 +147,21 @@ def tile(counted: Counted) -> str:
     return _row(panels, f"shared memory of the first block of {kernel.kernel}")
 
 
-def _stored(counted: Counted) -> tuple[Launched, Tensor, dict[int, tuple[int, int, int]]] | None:
-    """The last kernel that stores to a tensor, the tensor with most stores, and each element's block, warp and lane."""
+def _stored(counted: Counted) -> tuple[Launched, Tensor, dict[int, tuple[int, int, int]], set[int]] | None:
+    """The last kernel that stores to a tensor, the tensor with most stores, each element's block, warp and lane, and
+    the elements to which several blocks store without an atomic operation."""
     for kernel in reversed(counted.kernels):
         stores: dict[Tensor, dict[int, tuple[int, int, int]]] = defaultdict(dict)
+        shared: dict[Tensor, set[int]] = defaultdict(set)
         for request in kernel.trace:
             if request.access.memory == "global" and request.access.direction == "write":
                 for tensor, element, lane in elements(request, counted.memory):
-                    stores[tensor].setdefault(element, (request.block, request.warp, lane))
+                    first = stores[tensor].setdefault(element, (request.block, request.warp, lane))
+                    if first[0] != request.block and request.access.way != "atomic":
+                        shared[tensor].add(element)
         if stores:
             out = max(stores, key=lambda tensor: len(stores[tensor]))
-            return kernel, out, stores[out]
+            return kernel, out, stores[out], shared[out]
     return None
 
 
@@ -300,9 +306,11 @@ def _figure(
     caption: str,
     *,
     frames: Iterable[Cell] = (),
+    hatched: Iterable[Cell] = (),
     apart: bool = False,
 ) -> str:
-    """Cells in the colours of their values, and those that are framed; `apart` draws a gap between neighbours."""
+    """Cells in the colours of their values, and those that are framed or hatched; `apart` draws a gap between
+    neighbours."""
     by_colour: dict[str, list[str]] = defaultdict(list)
     for row, places in itertools.groupby(sorted(cells), key=lambda place: place[0]):
         for (_, value), run in itertools.groupby(
@@ -315,6 +323,7 @@ def _figure(
         for name, d in sorted(by_colour.items())
     )
     framed = "".join(f"M{c + 0.1} {r + 0.1}h.8v.8h-.8z" for r, c in sorted(frames))
+    framed += "".join(f"M{c} {r + 1}l1 -1" for r, c in sorted(hatched))
     rows, columns = size
     return (
         f'<figure><svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(caption)}" '

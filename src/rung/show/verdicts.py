@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuless.base.files import read_text
 from rung.check.diagnosis import Diagnosis
 from rung.check.report import admitted_by, right_where
 from rung.show.verb_tables import cases_left_out
@@ -38,6 +39,7 @@ def _body(report: Report, file: Path | None) -> Iterator[str]:
     if report.reason:
         yield _reason(report, file)
     if report.verdict == "failed":
+        yield from _quoted(report)
         yield from _failure(report)
     elif report.case:
         yield f"in case {report.case!r}"
@@ -50,6 +52,15 @@ def _body(report: Report, file: Path | None) -> Iterator[str]:
     yield from report.notes
     if report.left_out and not report.reason:
         yield cases_left_out(report.rung, report.left_out)
+
+
+def _quoted(report: Report) -> Iterator[str]:
+    """The lines that the reason names, with their text."""
+    places = {(str(p["file"]), int(p["line"])) for p in (report.place, *report.related) if {"file", "line"} <= {*p}}
+    for name, number in sorted(places):
+        source = read_text(Path(name)).splitlines() if Path(name).is_file() else []
+        if number <= len(source):
+            yield f"{number:>4} | {source[number - 1].strip()}"
 
 
 def _reason(report: Report, file: Path | None) -> str:

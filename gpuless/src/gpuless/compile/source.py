@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from gpuless.base.errors import UserError
 from gpuless.base.expressions import evaluate
 from gpuless.base.files import shown
+from gpuless.launch import Build
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,23 @@ def code_only(source: str) -> str:
     """The text with comments, literals, directives and `#if 0` regions blanked; offsets and lines are kept."""
     text = _BLANKED.sub(lambda match: _blank(match.group()), source)
     return _DIRECTIVE.sub(lambda match: _blank(match.group()), _drop_disabled(text))
+
+
+_WARP_CALL = re.compile(
+    r"\b__(?:shfl|any|all|ballot|match|reduce|syncwarp)\w*\s*\(\s*([^,()]*(?:\([^()]*\)[^,()]*)*)"
+)
+_WHOLE = r"(?:\(*(?:unsigned|uint32_t)?\)?\(?(?:0[xX][fF]{8}|~\s*0|-1|UINT32_MAX)[uUlL]*\)*|__activemask\(\s*\))"
+
+
+def with_checked_masks(build: Build) -> Build:
+    """The same code, in which each lane that calls a warp function is looked for in the mask that it passes; where all
+    masks are of the whole warp, the code as it is."""
+    code = code_only(build.source)
+    named = re.findall(rf"(?:#\s*define\s+|\b)(\w+)\s*[= ]\s*{_WHOLE}\s*(?:;|$)", build.source, re.MULTILINE)
+    whole = re.compile(rf"{_WHOLE}?|{'|'.join(map(re.escape, named)) or '(?!)'}")
+    if all(whole.fullmatch(mask.strip()) for mask in _WARP_CALL.findall(code)):
+        return build
+    return replace(build, source=f'#include "masks.h"\n#line 1 "{build.origin}"\n{build.source}')
 
 
 def _blank(text: str) -> str:

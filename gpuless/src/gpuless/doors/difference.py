@@ -1,5 +1,5 @@
-"""`gpuless diff A B`: what the kernels of two programs, or of one compiled in two ways, need and do, side by side; limits
-on the growth end with exit code 1."""
+"""`gpuless diff A B`: what the kernels of two programs, or of one program compiled in two ways, need and do;
+limits on the growth end with exit code 1."""
 
 from __future__ import annotations
 

@@ -44,11 +44,11 @@ def examine(path: Path, gpu: str) -> tuple[list[findings.Finding], dict[tuple[st
             launches = [one for file in Path(folder).iterdir() for one in counting.counted(file)]
         except UserError as problem:
             return [{"kind": "program", "text": str(problem), "place": {"file": str(path), "line": 1}}], {}
-    return ended.findings(), hints(launches)
+    return [*ended.findings()], hints(launches)
 
 
 def compiler_errors(said: str, path: Path) -> list[findings.Finding]:
-    found = [
+    found: list[findings.Finding] = [
         {"kind": "compile", "text": m["text"], "place": {"file": m["file"], "line": int(m["line"] or m["other"])}}
         for m in _ERROR.finditer(said)
     ]

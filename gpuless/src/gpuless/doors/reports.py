@@ -163,12 +163,12 @@ def junit(command: Sequence[str], found: Sequence[Finding], kernels: Sequence[Ma
     seconds: dict[str, float] = {}
     for one in kernels:
         seconds[one["kernel"]] = seconds.get(one["kernel"], 0.0) + one["seconds"]
-    of: dict[str, list[Finding]] = {kernel: [] for kernel in seconds} | {name: []}
+    of: dict[str, list[Finding]] = {kernel: [] for kernel in (*seconds, name)}
     for one in found:
         of.setdefault(str((one.get("place") or {}).get("kernel", name)), []).append(one)
     failed = sum(bool(faults) for faults in of.values())
-    facts = {"tests": str(len(of)), "failures": str(failed), "errors": "0", "skipped": "0"}
-    suite = xml.Element("testsuite", name="gpuless", time=f"{sum(seconds.values()):.6f}", **facts)
+    facts = {"name": "gpuless", "tests": str(len(of)), "failures": str(failed), "errors": "0", "skipped": "0"}
+    suite = xml.Element("testsuite", facts | {"time": f"{sum(seconds.values()):.6f}"})
     for kernel, faults in of.items():
         case = xml.SubElement(suite, "testcase", classname=name, name=kernel, time=f"{seconds.get(kernel, 0):.6f}")
         if faults:

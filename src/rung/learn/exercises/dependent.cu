@@ -23,12 +23,12 @@ extern "C" __global__ void add_quarters(const float* x, float* parts, int N)
     for (int n = first + threadIdx.x; n < end; n += 32) sum += x[int64_t(blockIdx.x) * N + n];
     sum = warp_sum(sum);
     if (threadIdx.x == 0) parts[blockIdx.x * 4 + blockIdx.y] = sum;
-    BLANK_1;  // the kernel behind this may start
+    BLANK_1;  // the next kernel may start
 }
 
 extern "C" __global__ void add_parts(const float* parts, float* out, int B)
 {
     const int row = blockIdx.x * 32 + threadIdx.x;
-    BLANK_2;  // everything that the kernel ahead has written is there
+    BLANK_2;  // everything that the first kernel has written is visible
     if (row < B) out[row] = BLANK_3;
 }

@@ -24,7 +24,7 @@ extern "C" __global__ void attention(const float* qkv, float* out, int T, int C,
     for (int hs = lane; hs < HS; hs += 32) q[hs] = t < T ? scale * tokens[int64_t(t) * 3 * C + hs] : 0.0f;
     float o[COLS] = {}, m = -INFINITY, l = 0.0f;
     for (int key0 = 0; key0 <= (causal ? last : T - 1); key0 += 32) {
-        BLANK_1;  // the tile before may still be in use
+        BLANK_1;  // the previous tile may still be in use
         for (int i = threadIdx.x; i < 32 * HS; i += 128) {
             const int key = key0 + i / HS, hs = i % HS;
             K[i / HS * (HS + 1) + hs] = key < T ? tokens[int64_t(key) * 3 * C + C + hs] : 0.0f;

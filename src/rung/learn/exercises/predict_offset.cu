@@ -1,5 +1,5 @@
 /*---
-idea   = "A predicted count: the warps' pieces begin one element before a sector."
+idea   = "A predicted count: each warp's elements start one element before a sector boundary."
 dtypes = ["f32"]
 [[launch]]
 kernel = "copy"

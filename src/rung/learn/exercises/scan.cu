@@ -1,5 +1,5 @@
 /*---
-idea   = "Running sums of a row in shared memory: in each step a thread adds what lies twice as far behind."
+idea   = "Running sums of a row in shared memory: in each step a thread adds the sum that lies twice as far back as in the step before."
 dtypes = ["f32"]
 needs  = "N <= 128"
 [[launch]]

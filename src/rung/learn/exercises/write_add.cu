@@ -1,5 +1,5 @@
 /*---
-idea   = "Add two tensors: all of the kernel is yours."
+idea   = "Add two tensors: you write the whole kernel."
 dtypes = ["f32"]
 [[launch]]
 kernel = "residual"

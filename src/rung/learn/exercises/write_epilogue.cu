@@ -1,5 +1,5 @@
 /*---
-idea   = "A product with bias and GELU, through tiles of 32 x 32: all of the kernel is yours."
+idea   = "A product with bias and GELU, through tiles of 32 x 32: you write the whole kernel."
 dtypes = ["f32"]
 [[launch]]
 kernel = "matmul_gelu"

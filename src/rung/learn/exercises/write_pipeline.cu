@@ -1,5 +1,5 @@
 /*---
-idea   = "Rows arrive through the copy engine, two buffers in turn: all of the kernel is yours."
+idea   = "Rows arrive through the copy engine, two buffers in turn: you write the whole kernel."
 dtypes = ["f32"]
 needs  = ["sm >= 90", "N <= 25000"]
 [[launch]]

@@ -1,5 +1,5 @@
 /*---
-idea   = "Residual and layernorm in one kernel, one warp for each row: all of it is yours."
+idea   = "Residual and layernorm in one kernel, one warp for each row: you write the whole kernel."
 dtypes = ["f32"]
 [[launch]]
 kernel = "layernorm"

@@ -1,5 +1,5 @@
 /*---
-idea   = "RMS norm, one warp for each row: all of the kernel is yours."
+idea   = "RMS norm, one warp for each row: you write the whole kernel."
 dtypes = ["f32"]
 [[launch]]
 kernel = "rmsnorm"

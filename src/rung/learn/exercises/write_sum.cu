@@ -1,5 +1,5 @@
 /*---
-idea   = "Sum the rows, one block of 128 threads for each: all of the kernel is yours."
+idea   = "Sum the rows, one block of 128 threads for each: you write the whole kernel."
 dtypes = ["f32"]
 [[launch]]
 kernel = "row_sum"

@@ -1,5 +1,5 @@
 /*---
-idea   = "A product on tensor cores with WMMA, one warp for each tile of 16 x 16: all of the kernel is yours."
+idea   = "A product on tensor cores with WMMA, one warp for each tile of 16 x 16: you write the whole kernel."
 dtypes = ["f16"]
 needs  = "sm >= 70"
 [[launch]]

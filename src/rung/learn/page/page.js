@@ -13,6 +13,8 @@ async function ask(path, body) {
   return found;
 }
 
+let overview = ask("/course"); // while the editor is made
+
 function made(name, text, more = {}) {
   const one = Object.assign(document.createElement(name), more);
   if (text !== undefined) one.textContent = text;
@@ -62,8 +64,8 @@ const view = new EditorView({
 // In a hunt, a click on a line's number marks the line; so does the comment, in any editor.
 function here(line) {
   if (exercise?.kind !== "bug") return;
-  const found = line.text.match(/\s*\/\/ here$/);
-  view.dispatch({ changes: found ? { from: line.to - found[0].length, to: line.to } : { from: line.to, insert: "  // here" } });
+  const found = line.text.match(/\s*(\/\/|#) here$/);
+  view.dispatch({ changes: found ? { from: line.to - found[0].length, to: line.to } : { from: line.to, insert: `  ${exercise.comment} here` } });
 }
 const undo = () => CM.historyKeymap[0].run(view);
 const text = () => view.state.doc.toString();
@@ -99,7 +101,8 @@ function draw(lines) {
 // ---- what is shown
 
 async function list() {
-  course = await ask("/course");
+  course = await (overview ?? ask("/course"));
+  overview = null;
   const every = course.chapters.flatMap((c) => c.exercises);
   at("done").textContent = `${every.filter((e) => e.stars).length} of ${every.length} solved, ${every.reduce((n, e) => n + e.stars, 0)} stars`;
   let current = null;
@@ -194,13 +197,13 @@ function said(found) {
   }
   box.replaceChildren(head, items);
   if (found.state === "solved")
-    box.append(made("p", exercise.for.map((what, i) => `${i < found.stars ? "★" : "☆"} ${what}`).join(" · "), { className: "soft" }));
+    box.append(...exercise.for.map((what, i) => made("p", `${i < found.stars ? "★" : "☆"} ${what}`, { className: "soft" })));
   if (found.drawn)
     box.append(made("button", "What your kernel did", { type: "button", onclick: () => at("drawings").scrollIntoView() }));
   const guess = at("predict").querySelector("input").value;
   if (guess !== "" && found.answer !== undefined)
     box.append(made("p", Number(guess) === found.answer ? `You predicted ${guess}, and ${guess} was counted.` : `You predicted ${guess}; counted: ${+found.answer.toFixed(2)}.`));
-  if (found.cases) box.append(made("p", `Checked at ${found.cases} sizes, also for races and out-of-bounds accesses.`, { className: "soft" }));
+  if (found.cases) box.append(made("p", `Checked at ${found.cases} size${found.cases > 1 ? "s" : ""}, also for races and out-of-bounds accesses.`, { className: "soft" }));
   if (found.state === "solved" && found.work && exercise.par) {
     const us = (n) => +n.toPrecision(3), t = found.times;
     box.append(made("p", `Your kernel: ${found.work.toLocaleString("en")} sectors and passes (reference: ${exercise.par.toLocaleString("en")})` + (t?.mine ? `; predicted on an ${t.gpu} at ${t.at}: ${us(t.mine)} us (reference: ${us(t.reference)} us, your best: ${us(t.best)} us).` : ".")));
@@ -216,7 +219,7 @@ function said(found) {
 // The first wrong elements, and a picture of all: a row and a column for each index, or for several.
 function wrongMap({ output, pairs, map, wrong, shape }) {
   const box = made("div", undefined, { className: "wrong" }), table = made("table");
-  const number = (x) => (x === null ? "NaN" : String(+x.toPrecision(6)));
+  const number = (x) => (x === null ? "NaN" : String(Math.abs(x) < 1.4e-45 ? 0 : +x.toPrecision(6))); // as a float holds it
   table.append(row(["element", "expected", "yours"], "th"));
   for (const one of pairs) table.append(row([`${output}[${one.index.join(", ")}]`, number(one.expected), one.got === null ? "NaN or never written" : number(one.got)], "td"));
   box.append(table);
@@ -283,4 +286,8 @@ at("predict").onsubmit = (event) => { event.preventDefault(); run(); };
 onhashchange = () => /^#\d+$/.test(location.hash) && show(location.hash.slice(1)).catch((error) => at("verdict").replaceChildren(made("p", error.message)));
 at("list").open = WIDE.matches;
 WIDE.onchange = () => { at("list").open = WIDE.matches; };
-list().then(() => { if (/^#\d+$/.test(location.hash)) onhashchange(); else location.hash = `#${course.next}`; });
+list().then(() => {
+  if (/^#\d+$/.test(location.hash)) return onhashchange();
+  history.replaceState(null, "", `#${course.next}`); // without an event, which would come later
+  onhashchange();
+});
