@@ -57,6 +57,7 @@ $(DOCS_READY): $(DECLARED) | $(BIN)/python
 	@touch $(READY) $@
 
 wheels: $(READY)
+	$(PIP) 'setuptools>=77'
 	$(BIN)/python tools/wheels.py
 
 demo: $(READY)
