@@ -306,7 +306,6 @@ def test_an_unknown_device_is_refused(tmp_path: Path) -> None:
     assert "emulator or cuda" in ended.stderr
 
 
-@pytest.mark.xfail(run=False, reason="a call of a function in a section of its own, as nvlink leaves it, never ends")
 def test_objects_compiled_apart_link_into_a_program(tmp_path: Path) -> None:
     (tmp_path / "device.cu").write_text(
         "__device__ int one = 1;\n__device__ int twice(int i) { return 2 * i + one - 1; }\n"

@@ -16,12 +16,27 @@ OF_ARCH = ("-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code"
 ONLY_TOLD = ("--version", "-V", "--help", "-h", "--list-gpu-arch", "--list-gpu-code", "-arch-ls", "-code-ls")
 OF_LINES = ("-lineinfo", "--generate-line-info", "-G", "--device-debug")
 OPTIMIZED = ("-O", "--optimize", "-G", "--device-debug")
+RELOCATABLE = ("-dc", "--device-c", "-dlink", "--device-link", "-dlto", "--dlink-time-opt")
+SOURCES = (".cu", ".c", ".cc", ".cpp", ".cxx")
+NO_LINK = ("-c", "--compile", "-E", "--preprocess", "-M", "-MM", "-ptx", "--ptx", "-cubin", "--cubin", "-lib", "--lib")
 
 
 def chosen(words: list[str], environment: Mapping[str, str]) -> str:
     """The architecture: that of the GPU in software, with its special instructions where the build asks for them."""
     given = environment.get("GPULESS_ARCH") or ARCH
     return given + "a" if given == "sm_90" and any("90a" in word for word in words) else given
+
+
+def _links_at_once(words: list[str]) -> bool:
+    """Whether device functions of several files call each other, or objects are linked that may hold such. The linker
+    optimises then, so that a kernel's code is one whole, as if its functions stood in its file."""
+    given = " ".join(words)
+    if any(word in RELOCATABLE for word in words) or "-rdc=true" in given or "-rdc true" in given:
+        return True
+    if "relocatable-device-code=true" in given or "relocatable-device-code true" in given:
+        return True
+    objects = any(word.endswith((".o", ".a", ".obj")) for word in words)
+    return objects and not any(word.endswith(SOURCES) or word in NO_LINK for word in words)
 
 
 def translated(words: list[str], toolkit: str, environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -47,6 +62,8 @@ def translated(words: list[str], toolkit: str, environment: Mapping[str, str] = 
     more += ["-Xcompiler", "-g1", "-DCCCL_DISABLE_NVTX"]  # CUB marks its calls for a profiler that is not there
     if not optimized:
         more += ["-Xcompiler", "-O1"]
+    if _links_at_once(kept) and "-dlto" not in kept:
+        more.append("-dlto")
     if "-arch=native" in more:  # the libraries are NVIDIA's
         return [*kept, *more]
     return [*kept, *more, "-Xlinker", f"-rpath={toolkit}/lib64"]

@@ -14,6 +14,7 @@ import json
 import shlex
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -153,8 +154,23 @@ def _link_compiler(target: Path) -> bool:
     for name in _TOOLS:
         (target / "bin" / name).symlink_to(nvcc.parent / name)
     (target / "compiler/nvcc.profile").write_text(_PROFILE)
-    (target / "nvvm").symlink_to(nvvm.parents[1])
+    (target / "nvvm/lib64").mkdir(parents=True)
+    for part in nvvm.parents[1].iterdir():
+        if part.name != "lib64":
+            (target / "nvvm" / part.name).symlink_to(part)
+    if optimizer := _file("lib/libnvvm.so.4"):  # by which the linker optimises
+        (target / "nvvm/lib64/libnvvm.so").symlink_to(optimizer)
+    _make_device_library(target)
     return True
+
+def _make_device_library(target: Path) -> None:
+    """In place of that file an archive with code for the device, as the linker's optimiser wants one."""
+    empty = target / "lib64/empty.cu"
+    empty.write_text("")
+    command = [str(target / "compiler/nvcc"), "-rdc=true", "-lib", str(empty)]
+    if toolchain.available() is None:
+        subprocess.run([*command, "-o", str(target / "lib64/libcudadevrt.a")], capture_output=True, check=False)
+    empty.unlink()
 
 
 def _link_headers(target: Path) -> None:
@@ -182,6 +198,7 @@ def _fill_libraries(target: Path) -> None:
     (lib / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
     # NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file.
     (lib / "libcudadevrt.a").write_bytes(b"!<arch>\n")
+
     nvrtc = next((path for root in _roots() for path in sorted((root / "lib").glob("libnvrtc.so.*"))), None)
     if nvrtc:
         (lib / nvrtc.name).symlink_to(nvrtc)
