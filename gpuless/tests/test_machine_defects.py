@@ -168,7 +168,7 @@ def test_lanes_outside_of_the_mask_of_a_shuffle_or_vote(active: int, call: str, 
 @pytest.mark.parametrize(
     ("call", "says"),
     [("__shfl_xor_sync(0xffff, v, 16)", "reads a lane"), ("__shfl_down_sync(1u << threadIdx.x, v, 1)", "reads a lane"),
-     ("__ballot_sync(0x7fffffff, v)", "leaves it out"), ("__syncwarp(0xff), v", "leaves it out"),
+     ("__ballot_sync(0x7fffffff, v)", "leaves it out"),
      ("__shfl_xor_sync(threadIdx.x < 16 ? 0xffff : 0xffff0000, v, 8)", ""),
      ("__shfl_up_sync(0xff << (threadIdx.x / 8 * 8), v, 3, 8)", ""), ("__shfl_sync(0xffffffff, v, 33)", "")],
 )  # fmt: skip

@@ -86,9 +86,13 @@ def shipped() -> Path:
     return HERE / f"built-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
-@functools.cache
 def folder() -> Path:
     """The folder with libcuda.so.1."""
+    return _folder(_rows())
+
+
+@functools.cache
+def _folder(_: str) -> Path:
     compiled = machine.compiled()
     if compiled == compiling.shipped() and (path := shipped()).is_dir():
         return path

@@ -22,6 +22,7 @@ from gpuless.program import nvcc_options, toolkit
 SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 _LAMBDA = re.compile(r"\]\s*(?:\([^()]*\)\s*)?__(?:device|host)__")  # which costs the compiler half as much again
 _LINKED = ("-Xlinker", "--as-needed", "-lcublas", "-lcublasLt", "-lcurand")  # where a program calls them
+_LACKING = re.compile(r"fatal error: (\S+): No such file or directory")
 _KEPT = 200  # programs
 _OUTSIDE = ("/usr/include/", "/usr/lib/")  # the compiler's own headers: its version is part of the key
 
@@ -43,11 +44,17 @@ class Options:
 
 
 NATIVE = "native"  # in a GPU's place: the one of this machine
+OLDEST = 80  # whose machine code is executed
 
 
 def compiling(gpu: str) -> dict[str, str]:
     """What nvcc's wrapper reads."""
-    return {"GPULESS_ARCH": gpu if gpu == NATIVE else gpus.find(gpu).arch}
+    if gpu == NATIVE:
+        return {"GPULESS_ARCH": NATIVE}
+    arch = gpus.find(gpu).arch
+    if int(arch.removeprefix("sm_")) < OLDEST:
+        raise UserError(f"{gpu} executes code of {arch}, which is not modelled: take a GPU from sm_{OLDEST} on, as a100.")
+    return {"GPULESS_ARCH": arch}
 
 
 def program(files: Sequence[Path], options: Options, say: Callable[[str], None] = lambda _: None) -> Path:
@@ -61,7 +68,7 @@ def program(files: Sequence[Path], options: Options, say: Callable[[str], None] 
     if not toolkit.is_made():
         say("compiling the GPU in software itself, once on this machine")
     folder = toolkit.folder()
-    own = [str(folder), str(Path.cwd()), options.gpu, os.environ.get("NVCC_APPEND_FLAGS"), *words]
+    own = [str(folder), str(Path.cwd()), compiling(options.gpu), os.environ.get("NVCC_APPEND_FLAGS"), *words]
     where = disk_cache.folder("programs")
     request = where / (hashlib.sha256(json.dumps(own).encode()).hexdigest()[:32] + ".json")
     if found := _found(request):
@@ -115,7 +122,10 @@ def _compile(words: Sequence[str], target: Path, gpu: str, *, one: bool) -> None
         if result.returncode and lacks in result.stdout + result.stderr:
             result = call(*extra, more)
     if result.returncode:
-        raise CompileError((result.stdout + result.stderr).strip() or f"nvcc ends with {result.returncode}")
+        said = result.stdout + result.stderr
+        if lacking := _LACKING.search(said):
+            said += f"{lacking[1]} is not there: name its folder with -I."
+        raise CompileError(said.strip() or f"nvcc ends with {result.returncode}")
     if not one:
         _write_dependencies(words, target, environment)
 

@@ -75,11 +75,15 @@ def require_compiler() -> None:
     toolchain.require()
 
 
-@functools.cache
 def folder() -> Path:
     """The toolkit's folder; without nvcc's wheels it has no compiler."""
+    return _folder(library.folder())
+
+
+@functools.cache
+def _folder(driver: Path) -> Path:
     versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
-    made = (building.folder(_include()), library.folder())
+    made = (building.folder(_include()), driver)
     parts = (versions, made, _roots(), sys.executable, _digest(), toolchain.key())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     where = disk_cache.folder("toolkits")

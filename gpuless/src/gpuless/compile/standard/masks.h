@@ -63,4 +63,3 @@ __device__ __forceinline__ T shfl_xor(unsigned mask, T x, int by, int width = 32
 #define __reduce_and_sync(mask, ...) __reduce_and_sync(gpuless_masks::of(mask), __VA_ARGS__)
 #define __reduce_or_sync(mask, ...) __reduce_or_sync(gpuless_masks::of(mask), __VA_ARGS__)
 #define __reduce_xor_sync(mask, ...) __reduce_xor_sync(gpuless_masks::of(mask), __VA_ARGS__)
-#define __syncwarp(...) __syncwarp(gpuless_masks::of(__VA_ARGS__))
