@@ -53,7 +53,7 @@ def compiling(gpu: str) -> dict[str, str]:
         return {"GPULESS_ARCH": NATIVE}
     arch = gpus.find(gpu).arch
     if int(arch.removeprefix("sm_")) < OLDEST:
-        raise UserError(f"{gpu} executes code of {arch}, which is not modelled: take a GPU from sm_{OLDEST} on, as a100.")
+        raise UserError(f"{gpu} executes code of {arch}, which is not modelled; from sm_{OLDEST} on it is.")
     return {"GPULESS_ARCH": arch}
 
 
