@@ -332,6 +332,17 @@ def test_objects_compiled_apart_link_into_a_program(tmp_path: Path) -> None:
     assert run(*(tmp_path / name for name in ("main.cu", "kernel.cu", "device.cu"))).returncode == 0
 
 
+def test_files_are_compiled_for_the_architecture_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "arch.cu").write_text(
+        "#include <cstdio>\n__global__ void k(int* x) {\n#ifdef __CUDA_ARCH__\n*x = __CUDA_ARCH__;\n#endif\n}\n"
+        "int main() { int *x, y; cudaMalloc(&x, 4); k<<<1, 1>>>(x); cudaMemcpy(&y, x, 4, cudaMemcpyDeviceToHost);\n"
+        "printf(\"%d\\n\", y); return cudaFree(x); }\n"
+    )
+    for options, made in (((), "900"), (("--gpu", "a100"), "800"), (("--arch", "sm_80"), "800")):
+        ended = run(*options, tmp_path / "arch.cu")
+        assert (ended.returncode, ended.stdout) == (0, f"{made}\n"), ended.stderr
+
+
 @pytest.mark.parametrize("name", ["kernel.cu", "host.cpp"])
 def test_dependencies_name_the_headers_of_a_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "own.h").write_text("inline int one() { return 1; }\n")
