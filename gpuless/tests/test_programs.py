@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -792,7 +791,7 @@ def test_a_run_that_is_ended_tells_how_far_it_came_and_leaves_no_process(tmp_pat
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None and process.stdout is not None
         program = int(process.stdout.readline())
-        time.sleep(2)
+        assert "blocks after" in process.stderr.readline()  # the launch has begun
         process.terminate()
         assert process.wait(20) == 128 + signal.SIGTERM
         assert re.search(r"count.*: \d+ of 65536 blocks after .* left", process.stderr.read())
