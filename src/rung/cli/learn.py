@@ -108,12 +108,16 @@ def hint(which: Which, folder: Folder = Path(), source: From = None) -> None:
 
 
 def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
-    from rung.learn import KINDS
+    from rung.learn import KINDS, stars_of
 
     print(f"{exercise.number}. {exercise.chapter}, {KINDS[exercise.kind]}: {exercise.task}", file=out)
     if exercise.goal:
         aim = f"{exercise.aim}: " if exercise.aim else ""
         print(f"Target: {aim}{exercise.goal}, at {exercise.shape}.", file=out)
+    for count, what in enumerate(stars_of(exercise), 1):
+        print(f"{'★' * count:<3} {what}", file=out)
+    if exercise.kind == "bug":
+        print(f"To mark a line, put `{exercise.comment} here` at its end and run; then mend the kernel.", file=out)
     print(f"\n{path} is the kernel. Change it, and run `rung learn {exercise.number}` again.", file=out)
     print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
 
@@ -150,7 +154,7 @@ def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
 
 
 def _celebrate(exercise: Exercise, facts: dict[str, Any], out: TextIO) -> None:
-    from rung.learn.grading import stars_of
+    from rung.learn import stars_of
 
     print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved.", file=out)
     if facts["work"] and exercise.par:

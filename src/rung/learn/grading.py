@@ -29,20 +29,19 @@ from rung.check.likeness import alternatives
 from rung.dtypes import SUMS, Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
-from rung.learn import BLANK, Exercise, Progress, by_name, operations, sizes_of, symptoms
+from rung.learn import BLANK, MARGIN, SAME, Exercise, Progress, by_name, operations, sizes_of, symptoms
 from rung.learn.running import Ran, Rung, run
 from rung.learn.symptoms import Symptom
 from rung.operation import Case, Operation, Values
 from rung.profile.counted import Counted, Tensor
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
+from rung.show import layouts
 
 State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SECONDS = 2.0  # without a thread that ends
-MARGIN = 0.95  # of the reference's traffic or time: what counts as better
-SAME = 1.03  # predicted times that differ by less are the same
 REPEATED = 0.25  # share of the stores that may be made twice, as where two vectors overlap at a row's end
 IN_WORDS = {  # figures as sentences name them
     "sectors_per_request": "sectors per load",
@@ -125,21 +124,6 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def stars_of(exercise: Exercise) -> tuple[str, str, str]:
-    """What each star is for."""
-    if exercise.kind == "predict":
-        return "the prediction is right", "at most one prediction was wrong", "right at the first run"
-    first = "the result is right and the target is met" if exercise.goal else "the result is right"
-    second = f"at most {exercise.par:,} sectors and passes, as the reference has"
-    if exercise.kind == "bug":
-        return first, second, "the bug's lines were marked before they were shown"
-    if exercise.timed:
-        return (first, f"predicted time within {SAME:g} of the reference's",
-                f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip
-    third = f"at most {exercise.best:,} sectors and passes (the reference has {exercise.par:,})"
-    return first, second, third if exercise.best else "no hint was used"
-
-
 def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, Any]:
     """The verdict as JSON has it, kept; that of an unchanged file is found there."""
     text = path.read_text(encoding="utf-8")
@@ -203,6 +187,7 @@ class _Trial:
         self.of: Operation = operations.operation(exercise.operation)
         self.block: tuple[int, ...] = ()  # of threads; Triton's programs have none that a reader knows of
         self.done = 0
+        self.trying: tuple[Case, Values, dict[str, int], int] | None = None
 
     def hunt(self) -> Verdict:
         """Of a kernel whose bug is still there: are the lines marked? Only then is it said what is wrong."""
@@ -241,6 +226,7 @@ class _Trial:
             for tuning in tunings:
                 for number, case in enumerate(tried if not tuning else tried[-2:]):
                     values = self.of.complete(case.values)
+                    self.trying = case, values, tuning, number
                     if found := self._wrong(rung, case, values, tuning, number):
                         return self._most_telling(rung, values, found, tuning, tried[number + 1 :])
             return self.counted()
@@ -343,7 +329,45 @@ class _Trial:
         return every
 
     def _fault(self, fault: EmulatorFault, values: Values) -> Symptom:
-        return self._placed(symptoms.of_fault(fault, self.block, self.text), values)
+        tried = symptoms.Tried(sums=str(self.of.reduction) != "1")
+        if fault.kind == "race" and fault.related and self.trying and self.exercise.suffix == ".cu":
+            tried = replace(tried, **self._tried(fault, *self.trying))
+        return self._placed(symptoms.of_fault(fault, self.block, self.text, tried), values)
+
+    def _tried(
+        self, fault: EmulatorFault, case: Case, values: Values, tuning: dict[str, int], number: int
+    ) -> dict[str, Any]:
+        """What the advice on a race depends on, by experiment: the case is run again, with barriers put in, or for a
+        look at whether the line also reads what it writes."""
+        places = (fault.place, *fault.related[:1])
+        first, second = lines = sorted(p.get("line", 0) for p in places)
+        shared, two = fault.record.get("memory") != "global", places[0]["block"] != places[1]["block"]
+        if not shared:
+            with contextlib.suppress(RungError), gpuless.current().traced():
+                given = operations.inputs(self.of, values, self.dtype, number + 1, case)
+                asked = gpuless.Settings(seconds=SECONDS, counters=True)
+                ran = self._run(self._rung(), values, given, asked, tuning)
+                memory = [t for t in _memory(ran) if f"'{t.name}'" in fault.record.get("operand", "")]
+                reads = [r for k in ran.launched for r in k.trace if r.access[1:4] == (second, "global", "read")]
+                if any(True for r in reads for _ in layouts.elements(r, memory)):
+                    return {"adds": True}
+        found = {}
+        for repair in symptoms.REPAIRS if first and not two and (shared or first != second) else ():
+            with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
+                path = Path(folder) / self.path.name
+                text = symptoms.with_barriers(self.text, repair, first, second)
+                path.write_text(text, encoding="utf-8")
+                other = _Trial(self.exercise, path, text, self.standing)
+                try:
+                    other._wrong(other._rung(), case, values, tuning, number)
+                    return {"repair": repair}
+                except EmulatorFault as still:
+                    others = sorted(p.get("line", 0) for p in (still.place, *still.related))
+                    if still.kind == "race" and lines != others:
+                        found.setdefault("repair", repair)  # this race is gone, another one is not
+                except RungError:
+                    continue
+        return found
 
     def _placed(self, found: Symptom, values: Values, without: tuple[str, ...] = ()) -> Symptom:
         """With the sizes and scalars in front."""
@@ -377,7 +401,7 @@ class _Trial:
         machine.clear_caches()
         with gpuless.current().traced():
             ran = self._run(rung, values, given, gpuless.Settings(seconds=SECONDS, counters=True))
-        memory = [Tensor(t.name, t.values.shape, t.values.itemsize, t.values.ctypes.data) for t in ran.tensors]
+        memory = _memory(ran)
         shape = ",".join(f"{d}={values[d]}" for d in self.of.dims)
         counted = Counted(rung.full_name, self.dtype.name, shape, ran.launched, {}, memory=memory)
         verdict = Verdict("solved", cases=self.done, case=values, counted=counted, work=work(ran.launched))
@@ -386,6 +410,8 @@ class _Trial:
             verdict.state = "slow" if verdict.symptoms[0].when == "slow" else "wrong"
             return verdict
         self._rate(verdict, ran.launched)
+        if idle := symptoms.of_idle_blocks(ran.launched):
+            verdict.symptoms.append(idle)
         return verdict
 
     def _shortcomings(self, verdict: Verdict, launched: list[Launched], memory: list[Tensor]) -> list[Symptom]:
@@ -492,7 +518,13 @@ class _Trial:
                 says = f"Your answer {said:g}{of} is too {'low' if said < truth else 'high'}."
                 facts = {"name": name, "predicted": said, "counted": truth}
                 every.append(Symptom("prediction", "wrong", says, (), facts))
+                if self.standing.tries:
+                    every.append(symptoms.of_counts(launched[0], figure, self.text))
         return every
+
+
+def _memory(ran: Ran) -> list[Tensor]:
+    return [Tensor(t.name, t.values.shape, t.values.itemsize, t.values.ctypes.data) for t in ran.tensors]
 
 
 def _lines(numbers: set[int]) -> str:

@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpuless.counts.counters import Launched
-from gpuless.counts.counters_explained import hottest, per_request, reason
+from gpuless.counts.counters import TRACED, Launched
+from gpuless.counts.counters_explained import OF_LANES, hottest, per_request, reason
+from gpuless.facts.limits import limits
+from gpuless.machine import ARCH
 from rung.check.compare import Deviation
 from rung.check.diagnosis import Diagnosis, index_names, shown
 from rung.errors import EmulatorFault, RungError
@@ -59,7 +61,73 @@ def _quote_line(place: Mapping[str, Any], source: str) -> str:
     return f"line {number} `{lines[number - 1].strip()}`" if 0 < number <= len(lines) else "a line that is not known"
 
 
-def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom:
+BARRIER = "__syncthreads();"
+REPAIRS = {  # of a race in shared memory, in the order in which they are tried: barriers before and behind two lines
+    "between": "Put `__syncthreads()` between them",
+    "after": "The next round of the loop begins while other threads are still in this one: put `__syncthreads()` at "
+    "the end of the round, after line {second}",
+    "before": "The next call, or the next round of the loop, begins while other threads are still in this one: put "
+    "`__syncthreads()` before line {first}",
+    "both": "Put `__syncthreads()` between them, and another one after line {second}, where the round ends",
+}
+
+
+def with_barriers(source: str, repair: str, first: int, second: int) -> str:
+    """The source with one of REPAIRS; no line moves."""
+    lines = source.splitlines()
+    if repair in ("between", "both"):
+        lines[second - 1] = f"{BARRIER} {lines[second - 1]}"
+    if repair in ("after", "both"):
+        code, slashes, said = lines[second - 1].partition("//")
+        lines[second - 1] = f"{code} {BARRIER} {slashes}{said}"
+    if repair == "before":
+        lines[first - 1] = f"{BARRIER} {lines[first - 1]}"
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What was found out about a race: the one of REPAIRS that ends it; whether its line reads what it writes; whether
+    the operation adds many numbers to one."""
+
+    repair: str = ""
+    adds: bool = False
+    sums: bool = True
+
+
+def _mend(fault: EmulatorFault, block: Sequence[int], tried: Tried) -> str:
+    """What repairs a race of two threads."""
+    here, there = fault.place, fault.related[0]
+    what, unit = fault.record.get("what", ""), "thread" if block else "program"
+    shared, two = fault.record.get("memory") != "global", here["block"] != there["block"]
+    first, second = sorted(p.get("line", 0) for p in (here, there))
+    if tried.adds:
+        return f"`atomicAdd` reads, adds and writes in a single step: several {unit}s may add to one element"
+    one_warp = shared and _warp(here, block) == _warp(there, block)
+    which = f"`__syncwarp()` {'is enough only if no other warp uses' if one_warp else 'does not order other warps on'}"
+    if tried.repair and first == second:
+        return (
+            "One round of the loop reads what another thread wrote in the round before: put `__syncthreads()` at the "
+            f"start or at the end of each round; {which} these elements"
+        )
+    if tried.repair:
+        return f"{REPAIRS[tried.repair].format(first=first, second=second)}; {which} these elements"
+    if what.startswith("writes") and what.endswith("written"):
+        same = two and block and here.get("thread") == there.get("thread")
+        why = "the index does not depend on the block, or " if same else ""
+        sums = f". Where the {unit}s' numbers are to be added, use `atomicAdd`" if tried.sums and not shared else ""
+        return f"Exactly one {unit} should write each element: {why}an index, a stride or a bound is wrong{sums}"
+    if two or not block:
+        return "Blocks cannot wait for each other within a kernel: let another kernel read it, or use an atomic"
+    if first == second:
+        return (
+            "One statement both reads and writes it: read into a variable, `__syncthreads()`, then write; and "
+            "`__syncthreads()` again before the next round"
+        )
+    return f"Put `__syncthreads()` between them; {which} these elements"
+
+
+def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, tried: Tried | None = None) -> Symptom:
     """The sentence about a fault of the machine."""
     lines = tuple(p["line"] for p in (fault.place, *fault.related) if "line" in p)
     memory, operand, what, lacks = (fault.record.get(n, "") for n in ("memory", "operand", "what", "lacks"))
@@ -68,27 +136,12 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
         other = fault.related[0]
         two = block and fault.place["block"] != other["block"]
         whose = [f" of block {p['block'][0]}" if two else "" for p in (fault.place, other)]
-        if memory == "global":
-            unit = "thread" if block else "program"
-            mend = f"Make exactly one {unit} write each element, or use an atomic operation"
-        elif _warp(fault.place, block) == _warp(other, block):
-            mend = (
-                "Put `__syncthreads()` between them; `__syncwarp()` is enough only if no other warp uses these elements"
-            )
-        else:
-            mend = "They are in different warps: `__syncthreads()` orders them, `__syncwarp()` does not"
         both = (f"{who}{whose[0]}", f"{_thread(other, block)}{whose[1]}")
         if fault.place.get("line") == other.get("line"):
             where = f"{both[0]} and {both[1]}, both in {here}"
-            if memory != "global":
-                mend = f"One statement both reads and writes it: read into a variable, wait, then write. {mend}"
         else:
             where = f"{both[0]} in {here}, {both[1]} in {_quote_line(other, source)}"
-            if memory != "global" and _has_barrier(source, fault.place.get("line", 0), other.get("line", 0)):
-                mend = (
-                    "The barrier between these lines does not order the next time that this code runs (a later "
-                    f"iteration, or a second call). {mend}"
-                )
+        mend = _mend(fault, block, tried or Tried())
         apart = "At least one of them writes, and no barrier or atomic separates them"
         says = f"a race on {operand}: {where}. {apart}. {mend}"
     elif fault.kind == "race" and fault.related:
@@ -114,12 +167,6 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
     else:
         says = str(fault).rstrip(".")
     return Symptom(fault.kind, "wrong", f"{_upper(says)}.", lines, {"memory": memory, "operand": operand})
-
-
-def _has_barrier(source: str, one: int, other: int) -> bool:
-    """Between two lines."""
-    first, last = sorted((one, other))
-    return any("__syncthreads()" in line.partition("//")[0] for line in source.splitlines()[first : last - 1])
 
 
 _RENAMED = {  # what older books call it
@@ -208,6 +255,45 @@ def of_repeated_stores(
         facts = {"output": name, "element": element, "threads": len(who), "times": stores / len(writers)}
         return Symptom("repeated", "slow", _upper(says), (line,), facts)
     return None
+
+
+def of_idle_blocks(launched: Sequence[Launched]) -> Symptom | None:
+    """Whether blocks of a launch store nothing: more were started than there is work for."""
+    for kernel in launched:
+        blocks = math.prod(kernel.config.grid)
+        stores = {r.block for r in kernel.trace if r.access.memory == "global" and r.access.direction == "write"}
+        atomic = any(a.way == "atomic" and a.memory == "global" for a in kernel.accesses)  # not traced of all blocks
+        if stores and not atomic and (idle := blocks - len(stores)) > 0 and len(kernel.trace) < TRACED:
+            says = (
+                f"Your launch has {idle} block{'s' if idle > 1 else ''} too many: of {blocks} blocks {len(stores)} "
+                "store something. Rounding up (`ceil_div`) starts exactly as many blocks as are needed."
+            )
+            return Symptom("idle", "solved", says, (), {"blocks": blocks, "idle": idle})
+    return None
+
+
+def of_counts(kernel: Launched, figure: str, source: str) -> Symptom:
+    """What a figure that was predicted is made of, by line."""
+    parts: dict[int, str] = {}
+    shared = figure in ("shared_loads", "ways_load")
+    for (_, line), lanes in kernel.lanes.items():
+        if count := lanes[OF_LANES.get(figure, "")]:
+            parts[line] = f"executes {count:,} of them, one for each thread"
+    for access, counts in kernel.accesses.items():
+        asked = (access.memory, access.direction, access.way) == ("shared" if shared else "global", "read", "plain")
+        if asked and figure not in ("resident", *OF_LANES):
+            each = f"{per_request(access, counts)[0]:.3g} {'passes' if shared else 'sectors'} each"
+            why = reason(access, kernel.worst[access]) if access in kernel.worst else ""
+            more = f" ({each}{f'; {why}' if why else ''})" if "_loads" not in figure else ""
+            parts[access.line] = f"makes {counts.requests:,} loads, of {counts.bytes:,} bytes in all{more}"
+    says = "; ".join(f"{_quote_line({'line': line}, source)} {said}" for line, said in sorted(parts.items()))
+    if figure == "resident":
+        of, each_block = limits(ARCH), kernel.shared_size + limits(ARCH).shared_reserved
+        says = (
+            f"{of.threads_sm:,} threads / {kernel.config.threads} = {of.threads_sm // kernel.config.threads} blocks, "
+            f"and {of.shared_sm:,} bytes of shared memory / {each_block:,} = {of.shared_sm // each_block} blocks"
+        )
+    return Symptom("counted", "wrong", f"Counted: {says}.", tuple(sorted(parts)), {"figure": figure})
 
 
 def of_cost(launched: Sequence[Launched], sizes: Mapping[str, int], source: str, when: When) -> Symptom | None:

@@ -5,9 +5,9 @@ const STATES = { solved: "Solved", slow: "Correct, but not yet at the target", w
 const WIDE = matchMedia("(min-width: 70rem)");
 let course, exercise, drawn = null, before = null;
 
-async function ask(path, body) {
+async function ask(path, body, signal) {
   const post = { method: "POST", headers: { "X-Rung": "course", "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  const answer = await fetch(path, body && post);
+  const answer = await fetch(path, body ? post : { signal });
   const found = await answer.json();
   if (found.error) throw new Error(found.error);
   return found;
@@ -129,6 +129,7 @@ async function show(number) {
   at("title").textContent = `${exercise.number}. ${exercise.title}`;
   at("task").innerHTML = exercise.task;
   at("aim").textContent = exercise.goal ? `Target: ${exercise.aim || exercise.goal}, at ${exercise.shape.replaceAll(",", ", ").replaceAll("=", " = ")}.` : "";
+  at("stars").replaceChildren(...exercise.for.map((what, i) => made("li", `${stars(i + 1)} ${what}${exercise.kind === "bug" && i === 2 ? " (click their numbers, then Run)" : ""}`)));
   at("predict").hidden = !exercise.question;
   at("predict").querySelector("span").textContent = `Predict before you run: ${exercise.question}`;
   at("predict").querySelector("input").value = "";
@@ -148,17 +149,22 @@ async function show(number) {
   await list();
 }
 
-// The chapter's page comes later: its drawings are made from runs.
+// The chapter's page comes later: its drawings are made from runs. Those of a chapter that was left are given up.
+let asked = new AbortController();
 async function theory(of) {
   const box = at("theory").querySelector("div");
   at("theory").open = of.first && WIDE.matches;
   if (!of.theory || box.dataset.chapter === of.chapter) return;
-  box.dataset.chapter = "";
-  box.replaceChildren(made("p", course.ready ? "Drawing ..." : "Drawing ... (the first time the simulator is compiled: about half a minute)", { className: "soft" }));
-  const { about } = await ask(`/theory/${of.number}`);
-  if (exercise !== of) return;
-  box.innerHTML = about;
+  asked.abort();
+  asked = new AbortController();
   box.dataset.chapter = of.chapter;
+  box.replaceChildren(made("p", course.ready ? "Drawing ..." : "Drawing ... (the first time the simulator is compiled: about half a minute)", { className: "soft" }));
+  try {
+    const { about } = await ask(`/theory/${of.number}`, undefined, asked.signal);
+    if (box.dataset.chapter === of.chapter) box.innerHTML = about;
+  } catch {
+    if (box.dataset.chapter === of.chapter) box.dataset.chapter = ""; // asked for again with the next exercise
+  }
 }
 
 function hints({ hints: seen, further }) {
