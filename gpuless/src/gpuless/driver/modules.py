@@ -22,6 +22,7 @@ from gpuless.compile import elf, sass
 from gpuless.compile.cubin_cache import Cubin
 
 MAGIC = b"gpuless-module-1\n"
+_DEVICE_RUNTIME = ("cudaCGSynchronize", "cudaCGSynchronizeGrid")  # which Numba links for cooperative groups
 
 
 class _Blob:
@@ -51,7 +52,7 @@ def module_of(cubin: Path) -> bytes:
     of = Cubin(cubin, elf.arch(data), {one: one for one in kernels}, {}, "")
     try:
         code = sass.instructions_of(of) if kernels else {}
-        refused = ""
+        refused = _refused(data)
     except UserError as problem:
         code, refused = {}, first_line(str(problem)).rstrip(".")
     for kernel in kernels:
@@ -62,6 +63,13 @@ def module_of(cubin: Path) -> bytes:
             blob.add("-")
             _describe_kernel(blob, data, kernel, code[kernel])
     return blob.whole()
+
+
+def _refused(data: bytes) -> str:
+    """Why the code is not executed: NVIDIA's device runtime synchronizes grids by what its driver alone knows."""
+    texts = (part.name.removeprefix(".text.") for part in elf.sections(data) if part.name.startswith(".text."))
+    name = next((text for text in texts if text in _DEVICE_RUNTIME), "")
+    return f"the code calls {name} of NVIDIA's device runtime, which is not executed here" if name else ""
 
 
 def _describe_memory(blob: _Blob, data: bytes) -> None:
