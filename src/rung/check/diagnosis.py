@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 SHOWN = 8  # wrong elements that are listed
 MAP_ROWS, MAP_COLUMNS = 16, 32
+MOST_MOVED = 1 << 16  # elements of an output that is compared with itself, moved
 CLOSE = 1e-2  # numbers that follow from others agree this well, relative to their size
 Array = NDArray[Any]
 
@@ -193,7 +194,7 @@ def _explain(
     found = given[wrong]
     if np.isnan(found).all():
         every = f"They are all NaN{' (' + where + ')' if where else ''}."
-        return "nan", [every, "NaN comes from inf - inf, 0 / 0 or memory that was never set."]
+        return "nan", [every, "NaN comes from inf - inf, 0 / 0, or memory or a variable that was never set."]
     if not np.isfinite(found).any():
         every = f"They are infinite or NaN{' (' + where + ')' if where else ''}."
         return "infinite", [every, "Something overflows, or is divided by 0."]
@@ -202,7 +203,7 @@ def _explain(
     if (ratio := common_factor(found, truth[wrong])) is not None:
         return "times", [f"Each is {ratio:.4g} times what it should be{' (' + where + ')' if where else ''}."]
     if np.isfinite(given).all():
-        if text := _moved(given, truth, axes, inputs):
+        if text := _moved(given, truth, wrong, at, axes, inputs):
             return text
         for other in alternatives:
             if _alike(given[wrong], other.result[wrong]) and not _alike(truth[wrong], other.result[wrong]):
@@ -214,7 +215,7 @@ def _explain(
 
 
 def _moved(
-    given: Array, truth: Array, axes: Sequence[str], inputs: Mapping[str, Array]
+    given: Array, truth: Array, wrong: Array, at: str, axes: Sequence[str], inputs: Mapping[str, Array]
 ) -> tuple[str, list[str]] | None:
     """Right numbers in wrong places."""
     if truth.size <= 2:
@@ -234,6 +235,10 @@ def _moved(
             moved = np.moveaxis(given, axis, 0)[here], np.moveaxis(truth, axis, 0)[there]
             if _alike(*moved):
                 return "shifted", [f"The numbers are right, but shifted by one along {axes[axis]}."]
+    for axis, name in enumerate(axes if wrong.sum() > 1 and truth.size <= MOST_MOVED else ()):
+        for by in range(1, min(truth.shape[axis], 129)):
+            if _alike(given[wrong], np.roll(truth, by, axis)[wrong]):
+                return "shifted", [f"They are the numbers that belong at {name} - {by}.", *([at] if at else [])]
     return None
 
 

@@ -137,7 +137,7 @@ def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> d
         if "map" in symptom["facts"]:
             _show_wrong(symptom["facts"], out)
     if facts["state"] == "solved":
-        _celebrate(exercise, facts, out)
+        _celebrate(exercise, facts, progress, out)
     else:
         print(f"\nNot yet. `rung hint {exercise.number}` gives a hint.", file=out)
     return facts
@@ -153,10 +153,12 @@ def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
         print(line, file=out)
 
 
-def _celebrate(exercise: Exercise, facts: dict[str, Any], out: TextIO) -> None:
-    from rung.learn import stars_of
+def _celebrate(exercise: Exercise, facts: dict[str, Any], progress: Progress, out: TextIO) -> None:
+    from rung.learn import chapters, exercises, stars_of
 
     print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved.", file=out)
+    if exercise.skill:
+        print(f"You can now {exercise.skill}.", file=out)
     if facts["work"] and exercise.par:
         traffic = f"{facts['work']:,} sectors and passes (reference: {exercise.par:,})"
         print(f"Your kernel: {traffic}{_times(facts['times'])}.", file=out)
@@ -167,6 +169,11 @@ def _celebrate(exercise: Exercise, facts: dict[str, Any], out: TextIO) -> None:
     print(f"`rung learn {exercise.number} --solution` shows the reference line by line.", file=out)
     if exercise.story:
         print(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", file=out)
+    chapter = next(c for c in chapters(exercise.folder) if c.title == exercise.chapter)
+    done = sum(e.name in progress.solved for e in chapter.exercises)
+    later = (e for e in exercises(exercise.folder) if e.number > exercise.number and e.name not in progress.solved)
+    further = "".join(f" Next: `rung learn {e.number}` ({e.title})." for e in [*later][:1])
+    print(f"{chapter.title}: {done} of {len(chapter.exercises)} solved.{further}", file=out)
 
 
 def _times(times: dict[str, Any]) -> str:

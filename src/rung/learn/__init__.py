@@ -44,6 +44,7 @@ class Exercise:
     called: str = ""  # in the list; else its name
     kind: str = "fill"
     why: str = ""  # the solution, explained
+    skill: str = ""  # what a learner can do then: "You can now ..."
     goal: str = ""  # an expression over counters
     aim: str = ""  # the same in words
     timed: str = ""  # sizes at which the time is predicted

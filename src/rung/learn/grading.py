@@ -41,6 +41,7 @@ from rung.show import layouts
 State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
+SHIFTED = "of the aim, shifted"  # by one element, as a part of a larger tensor may be
 SECONDS = 2.0  # without a thread that ends
 REPEATED = 0.25  # share of the stores that may be made twice, as where two vectors overlap at a row's end
 IN_WORDS = {  # figures as sentences name them
@@ -226,7 +227,6 @@ class _Trial:
             for tuning in tunings:
                 for number, case in enumerate(tried if not tuning else tried[-2:]):
                     values = self.of.complete(case.values)
-                    self.trying = case, values, tuning, number
                     if found := self._wrong(rung, case, values, tuning, number):
                         return self._most_telling(rung, values, found, tuning, tried[number + 1 :])
             return self.counted()
@@ -243,14 +243,15 @@ class _Trial:
     def _most_telling(
         self, rung: Rung, values: Values, found: list[Symptom], tuning: dict[str, int], rest: list[Case]
     ) -> Verdict:
-        """If the numbers have nothing in common, further cases may say more: the smallest ones."""
+        """If the numbers have nothing in common, further cases may say more: extreme ones, and the smallest."""
         verdict = Verdict("wrong", found, cases=self.done, case=values)
-        if found[0].kind != "values" or tuning:
+        if found[0].kind not in ("values", "inexact") or tuning:
             return verdict
-        for case in sorted(rest, key=self._size)[:MOST_FURTHER]:
+        extreme = operations.FURTHER.get(self.of.name, ())
+        for case in sorted(rest, key=lambda c: (c not in extreme, self._size(c)))[:MOST_FURTHER]:
             other = self.of.complete(case.values)
             with contextlib.suppress(RungError):
-                if (more := self._wrong(rung, case, other, tuning, 0)) and more[0].kind != "values":
+                if (more := self._wrong(rung, case, other, tuning, 0)) and more[0].kind not in ("values", "inexact"):
                     return Verdict("wrong", more, cases=self.done, case=other)
         return verdict
 
@@ -268,7 +269,8 @@ class _Trial:
                 yield Case(shape, values, magnitude=values.pop("magnitude", 1))
             return
         builds: set[Build] = set()
-        for case in (*operations.cases(self.of, self.dtype), Case("of the aim", self.exercise.dims)):
+        aims = [Case(name, self.exercise.dims) for name in ("of the aim", SHIFTED)]
+        for case in (*operations.cases(self.of, self.dtype), *aims):
             values = self.of.complete(case.values)
             if rung.refused_by_needs(values, self.dtype) is not None:
                 continue
@@ -280,12 +282,14 @@ class _Trial:
     def _wrong(self, rung: Rung, case: Case, values: Values, tuning: dict[str, int], number: int) -> list[Symptom]:
         """What is wrong in this case. Every second case has none of the operands that may be null, and operands that
         begin between multiples of 16 bytes, if the header does not exclude it."""
+        self.trying = case, values, tuning, number
         given = operations.inputs(self.of, values, self.dtype, number + 1, case)
         for operand in self.of.operands if number % 2 else ():
             if operand.nullable:
                 given.pop(operand.name, None)
         asked = gpuless.Settings(order=ORDERS[number % 3], seed=number, check_races=True, seconds=SECONDS)
-        shifted = number % 2 == 1 and isinstance(rung, CudaRung) and rung.header.align is None
+        odd = number % 2 == 1 or case.name == SHIFTED
+        shifted = odd and isinstance(rung, CudaRung) and rung.header.align is None
         ran = self._run(rung, values, given, asked, tuning, shifted=shifted)
         self.done += 1
         used = {name: array for name, array in given.items() if name in rung.binds}
@@ -375,6 +379,8 @@ class _Trial:
             return found
         names = [n for n in values if n in (*self.of.dims, *self.of.scalars) or n.isupper()]
         where = f"At {', '.join(f'{n} = {values[n]:.4g}' for n in names)}"
+        if self.trying and (self.trying[0].change or self.trying[0].magnitude != 1):
+            where += f" ({self.trying[0].name})"
         where += f", without {' and '.join(without)}: " if without else ": "
         says = where + found.says[:1].lower() + found.says[1:]
         return replace(found, says=says)
@@ -498,7 +504,7 @@ class _Trial:
         counts = re.sub(r"\b\w+: ", "", counts)
         idle = "No copy is in flight when the wait ends: nothing overlaps"
         said = idle if kind == "overlap" else f"counted: {counts}"
-        says = f"Correct, but not yet at the target ({aim}); {said}."
+        says = f"The result is right. The target: {aim}; {said}."
         return Symptom(kind, "slow", says, (), {"goal": self.exercise.goal})
 
     def _predicted(self, asked: Mapping[str, str], launched: list[Launched]) -> list[Symptom]:

@@ -136,14 +136,14 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, tried: Tri
         other = fault.related[0]
         two = block and fault.place["block"] != other["block"]
         whose = [f" of block {p['block'][0]}" if two else "" for p in (fault.place, other)]
-        both = (f"{who}{whose[0]}", f"{_thread(other, block)}{whose[1]}")
+        hows = ["writes" if what.startswith("writes") else "reads", "writes" if what.endswith("written") else "reads"]
+        both = (f"{who}{whose[0]} {hows[0]} it", f"{_thread(other, block)}{whose[1]} {hows[1]} it")
         if fault.place.get("line") == other.get("line"):
             where = f"{both[0]} and {both[1]}, both in {here}"
         else:
             where = f"{both[0]} in {here}, {both[1]} in {_quote_line(other, source)}"
         mend = _mend(fault, block, tried or Tried())
-        apart = "At least one of them writes, and no barrier or atomic separates them"
-        says = f"a race on {operand}: {where}. {apart}. {mend}"
+        says = f"a race on {operand}: {where}. No barrier or atomic separates them. {mend}"
     elif fault.kind == "race" and fault.related:
         there = _quote_line(fault.related[0], source)
         says = f"a race: {who} in {here} {what} in {there}, and does not wait for it: {operand}"

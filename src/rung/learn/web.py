@@ -129,7 +129,7 @@ class Course:
             "theory": bool(chapter.text), "first": exercise == chapter.exercises[0], "par": exercise.par,
             "hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
             "question": TITLES.get(_asked_figure(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
-            "for": stars_of(exercise),
+            "for": stars_of(exercise), "skill": exercise.skill,
             "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
         }  # fmt: skip
 
