@@ -116,8 +116,6 @@ def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
         print(f"Target: {aim}{exercise.goal}, at {exercise.shape}.", file=out)
     for count, what in enumerate(stars_of(exercise), 1):
         print(f"{'★' * count:<3} {what}", file=out)
-    if exercise.kind == "bug":
-        print(f"To mark a line, put `{exercise.comment} here` at its end and run; then mend the kernel.", file=out)
     print(f"\n{path} is the kernel. Change it, and run `rung learn {exercise.number}` again.", file=out)
     print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
 
@@ -221,7 +219,7 @@ def _again_at_each_save(exercise: Exercise, path: Path, progress: Progress, out:
 def _class(folder: Path, source: Path, json: bool) -> None:
     """What each learner of a class has solved."""
     from rung.learn import Progress, exercises
-    from rung.learn.grading import Standing, grade
+    from rung.learn.grading import grade
 
     if not folder.is_dir():
         raise RungError(f"there is no folder {folder}; each folder in it is a learner's.")
@@ -229,7 +227,7 @@ def _class(folder: Path, source: Path, json: bool) -> None:
     for learner in sorted(p for p in folder.iterdir() if p.is_dir()):
         for exercise in exercises(source):
             if (path := learner / exercise.file).is_file():
-                verdict = grade(exercise, path, Standing.of(exercise, Progress.read(learner)))
+                verdict = grade(exercise, path, Progress.read(learner))
                 rows.append(
                     {"learner": learner.name, "exercise": exercise.number, "name": exercise.name, **verdict.as_json()}
                 )

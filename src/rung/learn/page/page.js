@@ -129,7 +129,7 @@ async function show(number) {
   at("title").textContent = `${exercise.number}. ${exercise.title}`;
   at("task").innerHTML = exercise.task;
   at("aim").textContent = exercise.goal ? `Target: ${exercise.aim || exercise.goal}, at ${exercise.shape.replaceAll(",", ", ").replaceAll("=", " = ")}.` : "";
-  at("stars").replaceChildren(...exercise.for.map((what, i) => made("li", `${stars(i + 1)} ${what}${exercise.kind === "bug" && i === 2 ? " (click their numbers, then Run)" : ""}`)));
+  at("stars").replaceChildren(...exercise.for.map((what, i) => made("li", `${stars(i + 1)} ${what.replaceAll("`", "")}`)));
   at("predict").hidden = !exercise.question;
   at("predict").querySelector("span").textContent = `Predict before you run: ${exercise.question}`;
   at("predict").querySelector("input").value = "";
@@ -204,7 +204,7 @@ function said(found) {
   box.replaceChildren(head, items);
   if (found.state === "solved" && exercise.skill) box.append(made("p", `You can now ${exercise.skill}.`, { className: "skill" }));
   if (found.state === "solved")
-    box.append(...exercise.for.map((what, i) => made("p", `${i < found.stars ? "★" : "☆"} ${what}`, { className: "soft" })));
+    box.append(...exercise.for.map((what, i) => made("p", `${i < found.stars ? "★" : "☆"} ${what.replaceAll("`", "")}`, { className: "soft" })));
   if (found.drawn)
     box.append(made("button", "What your kernel did", { type: "button", onclick: () => at("drawings").scrollIntoView() }));
   const guess = at("predict").querySelector("input").value;
