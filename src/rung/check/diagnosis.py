@@ -205,6 +205,8 @@ def _explain(
     if np.isfinite(given).all():
         if text := _moved(given, truth, wrong, at, axes, inputs):
             return text
+        if each := _of_rows(given, truth, wrong, axes):
+            return "rows", [each, *([at] if at else [])]
         for other in alternatives:
             if _alike(given[wrong], other.result[wrong]) and not _alike(truth[wrong], other.result[wrong]):
                 return "like", [f"They are equal to {other.text}.", *([at] if at else [])]
@@ -226,8 +228,7 @@ def _moved(
     if truth.ndim > 1 and min(truth.shape[-2:]) > 1:
         turned = np.swapaxes(truth, -1, -2)
         if _alike(given, turned.reshape(truth.shape)):
-            how = f"{axes[-2]} and {axes[-1]} are exchanged"
-            return "transposed", [f"The result is transposed: {how}."]
+            return "transposed", [f"The result is transposed: {axes[-2]} and {axes[-1]} are exchanged."]
     for axis in range(truth.ndim):
         size = truth.shape[axis]
         for by in (1, -1) if size > 2 else ():
@@ -240,6 +241,18 @@ def _moved(
             if _alike(given[wrong], np.roll(truth, by, axis)[wrong]):
                 return "shifted", [f"They are the numbers that belong at {name} - {by}.", *([at] if at else [])]
     return None
+
+
+def _of_rows(given: Array, truth: Array, wrong: Array, axes: Sequence[str]) -> str:
+    """Whether each row is a multiple of what it should be, another one in each row."""
+    if wrong.ndim < 2 or wrong.shape[-1] < 3:
+        return ""
+    mine, right = (np.reshape(a, (-1, wrong.shape[-1]))[wrong.any(axis=-1).ravel()] for a in (given, truth))
+    factors = (mine * right).sum(-1, keepdims=True) / (right**2).sum(-1, keepdims=True)
+    if len(factors) < 2 or not np.allclose(mine, factors * right, 1e-2, 1e-3 * np.abs(mine).max()):
+        return ""
+    few = ", ".join(f"{factor:.3g}" for factor in factors[:2, 0])
+    return f"Each row along {axes[-1]} is off by a factor of its own ({few}, ...): what it is divided by is wrong."
 
 
 def _alike(one: Array, other: Array) -> bool:

@@ -68,7 +68,8 @@ def learn(
         return
     exercise = find(which, progress.solved, place)
     if solution:
-        _solution(exercise, sys.stdout)
+        print("\n".join(f"{line}  // {note}" if note else line for line, note in exercise.worked))
+        print(f"\n{exercise.why}")
         return
     path = folder / exercise.file
     out = sys.stderr if json else sys.stdout
@@ -158,8 +159,11 @@ def _celebrate(exercise: Exercise, facts: dict[str, Any], progress: Progress, ou
     if exercise.skill:
         print(f"You can now {exercise.skill}.", file=out)
     if facts["work"] and exercise.par:
-        traffic = f"{facts['work']:,} sectors and passes (reference: {exercise.par:,})"
-        print(f"Your kernel: {traffic}{_times(facts['times'])}.", file=out)
+        said = f"Your kernel: {facts['work']:,} sectors and passes (reference: {exercise.par:,})"
+        if t := facts["times"]:  # predicted microseconds
+            said += f"; predicted on an {t['gpu']} at {t['at']}: {t['mine']:.3g} us "
+            said += f"(reference: {t['reference']:.3g} us, your best: {t['best']:.3g} us)"
+        print(f"{said}.", file=out)
     if meant := stars_of(exercise)[facts["stars"] :]:
         print(f"Next star: {meant[0]}.", file=out)
     if exercise.why:
@@ -172,23 +176,6 @@ def _celebrate(exercise: Exercise, facts: dict[str, Any], progress: Progress, ou
     later = (e for e in exercises(exercise.folder) if e.number > exercise.number and e.name not in progress.solved)
     further = "".join(f" Next: `rung learn {e.number}` ({e.title})." for e in [*later][:1])
     print(f"{chapter.title}: {done} of {len(chapter.exercises)} solved.{further}", file=out)
-
-
-def _times(times: dict[str, Any]) -> str:
-    """Predicted microseconds: mine, the reference's, the best so far."""
-    if not times:
-        return ""
-    return (
-        f"; predicted on an {times['gpu']} at {times['at']}: {times['mine']:.3g} us "
-        f"(reference: {times['reference']:.3g} us, your best: {times['best']:.3g} us)"
-    )
-
-
-def _solution(exercise: Exercise, out: TextIO) -> None:
-    """The worked solution."""
-    for line, note in exercise.worked:
-        print(f"{line}  // {note}" if note else line, file=out)
-    print(f"\n{exercise.why}", file=out)
 
 
 def _passes_long_check(exercise: Exercise, path: Path, out: TextIO) -> bool:

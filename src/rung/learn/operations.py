@@ -133,13 +133,14 @@ FURTHER = {  # for mistakes that the others do not find: powers that overflow or
     "softmax": (
         Case("scores beyond exp", dict(B=1, NH=1, T=3, S=70, causal=0, scale=1.0), magnitude=100.0),
         Case("single scores far below zero", dict(B=1, NH=1, T=9, S=1, causal=0, scale=1.0), magnitude=200.0),
+        Case("masked scores far above others", dict(B=1, NH=1, T=9, S=9, causal=1, scale=1.0), magnitude=200.0),
         Case("rows far apart", dict(B=2, NH=1, T=3, S=40, causal=0, scale=1.0), change={"x": _apart}),
     ),
     "residual": (Case("many short rows", dict(B=2, T=300, C=3)),),
     "layernorm": (Case("another eps", dict(B=1, T=6, C=129, eps=2e-2), magnitude=0.1),),
     "rmsnorm": (Case("another eps", dict(B=2, T=3, C=129, eps=2e-2), magnitude=0.1),),
     "attention": (
-        Case("scores beyond exp", dict(B=1, T=9, C=32, NH=1, scale=1.0), magnitude=5.0),
+        Case("scores beyond exp", dict(B=1, T=40, C=64, NH=1, scale=1.0), magnitude=5.0),
         Case("two texts, every key", dict(B=2, T=37, C=64, NH=2, causal=0)),
     ),
     "cached_attention": (

@@ -36,7 +36,7 @@ TITLES = {  # of figures that a learner predicts; that of the first which the ai
 }
 _grading = threading.Lock()  # the machine counts one launch at a time
 _runs: list[str] = []  # that learners wait for: drawings let them go first
-_ready = threading.Event()  # the machine is compiled
+_shown, _ready = threading.Event(), threading.Event()  # an exercise has been asked for; the machine is compiled
 
 
 def serve(folder: Path, source: Path, port: int) -> None:
@@ -77,6 +77,7 @@ class _Server(ThreadingHTTPServer):
 
 def _prepare() -> None:
     """Compiles the machine while the first task is read."""
+    _shown.wait(5)
     grading, _ = _machinery()
     with contextlib.suppress(RungError), _grading:
         grading.machine.library()
@@ -119,6 +120,7 @@ class Course:
         chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
         seen = progress.hints.get(exercise.name, 0)
         solved = exercise.name in progress.solved
+        _shown.set()
         return {
             "number": exercise.number, "title": exercise.title, "kind": exercise.kind, "does": KINDS[exercise.kind],
             "comment": exercise.comment, "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
