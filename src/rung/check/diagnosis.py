@@ -205,11 +205,11 @@ def _explain(
     if np.isfinite(given).all():
         if text := _moved(given, truth, wrong, at, axes, inputs):
             return text
-        if each := _of_rows(given, truth, wrong, axes):
-            return "rows", [each, *([at] if at else [])]
         for other in alternatives:
             if _alike(given[wrong], other.result[wrong]) and not _alike(truth[wrong], other.result[wrong]):
                 return "like", [f"They are equal to {other.text}.", *([at] if at else [])]
+        if each := _of_rows(given, truth, wrong, axes):
+            return "rows", [each, *([at] if at else [])]
         differences = given[wrong] - truth[wrong]
         if wrong.sum() >= 3 and abs(differences.mean()) > 1e-3 and np.ptp(differences) < 1e-3 * abs(differences.mean()):
             return "offset", [f"Each is {differences.mean():+.4g} from what it should be.", *([at] if at else [])]
