@@ -167,7 +167,7 @@ BUGS = [e for e in EVERY if e.kind == "bug"]
 
 @pytest.mark.parametrize(
     ("exercise", "kind"),
-    [*zip(BUGS, ["bounds", "race", "barrier", "unset", "race", "race", "values", *["race"] * 3, "values", "values", "deadlock", "values"], strict=True)],
+    [*zip(BUGS, ["bounds", "race", "barrier", "unset", "race", "race", "values", *["race"] * 3, "values", "rows", "deadlock", "values"], strict=True)],
     ids=lambda e: e.name if isinstance(e, Exercise) else "",
 )
 def test_a_bug_is_seen_for_what_it_is(exercise: Exercise, kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

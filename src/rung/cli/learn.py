@@ -127,8 +127,8 @@ def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> d
 
     facts = verdict_on(exercise, path, progress)
     if facts["cases"]:
-        sizes = "1 size" if facts["cases"] == 1 else f"{facts['cases']} sizes"
-        print(f"Checked at {sizes}, also for races and out-of-bounds accesses.", file=out)
+        count, how = facts["cases"], "but not at all:" if facts["state"] == "wrong" else "without a race or fault."
+        print(f"Right at {count} size{'s' if count > 1 else ''}, {how}", file=out)
     if facts["goal"] and facts["state"] == "solved" and not exercise.timed:
         print(f"Counted: {facts['goal']}", file=out)
     for symptom in facts["symptoms"]:

@@ -136,8 +136,8 @@ def stars_of(exercise: Exercise) -> tuple[str, str, str]:
     first = "the result is right and the target is met" if exercise.goal else "the result is right"
     second = f"at most {exercise.par:,} sectors and passes, as the reference has"
     if exercise.kind == "bug":
-        here = f"(`{exercise.comment} here` at their ends, or a click on their numbers)"
-        return first, second, f"the one or two lines to blame are marked {here} and run before any change"
+        here = f"(`{exercise.comment} here` at their ends; on the page, click their numbers)"
+        return first, second, f"you mark the one or two lines to blame {here} and run, before any change"
     if exercise.timed:
         return (first, f"predicted time within {SAME:g} of the reference's",
                 f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip

@@ -270,7 +270,6 @@ class _Trial:
         odd = number % 2 == 1 or case.name == SHIFTED
         shifted = odd and isinstance(rung, CudaRung) and rung.header.align is None
         ran = self._run(rung, values, given, asked, tuning, shifted=shifted)
-        self.done += 1
         used = {name: array for name, array in given.items() if name in rung.binds}
         with np.errstate(all="ignore"):
             truth = operations.reference(self.of, used, values)
@@ -279,6 +278,7 @@ class _Trial:
                 return self._explained(found, ran, values, tuning, given)
         if ran.unwritten:
             return [self._fault(ran.unwritten, values)]
+        self.done += 1
         return []
 
     def _compared(self, name: str, ran: Ran, truth: Any, used: Any, values: Values) -> Symptom | None:
@@ -315,8 +315,7 @@ class _Trial:
         two = len({tuple(p.get("block", ())) for p in (fault.place, *fault.related)}) > 1
         raced = fault.kind == "race" and fault.related and not two and self.exercise.suffix == ".cu"
         repair = self._repair(fault, *self.trying) if raced and self.trying else ""
-        sums = str(self.of.reduction) != "1"
-        return self._placed(symptoms.of_fault(fault, self.block, self.text, repair, sums), values)
+        return self._placed(symptoms.of_fault(fault, self.block, self.text, repair, self.of.reduction), values)
 
     def _repair(self, fault: EmulatorFault, case: Case, *how: Any) -> str:
         """Which barriers end a race: found by experiment, as the case is run again with each."""

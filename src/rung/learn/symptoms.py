@@ -58,7 +58,8 @@ def _warp(place: Mapping[str, Any], block: Sequence[int]) -> int:
 def _quote_line(place: Mapping[str, Any], source: str) -> str:
     """The line of a place, with its text."""
     number, lines = place.get("line", 0), source.splitlines()
-    return f"line {number} `{lines[number - 1].strip()}`" if 0 < number <= len(lines) else "a line that is not known"
+    text = lines[number - 1].strip().removesuffix("// here").strip() if 0 < number <= len(lines) else ""
+    return f"line {number} `{text}`" if text else "a line that is not known"
 
 
 _NEXT = "begins while other threads are still in this one: put `__syncthreads()`"
@@ -111,9 +112,9 @@ def _mend(fault: EmulatorFault, block: Sequence[int], hows: list[str], repair: s
     return REPAIRS["b"] + which
 
 
-def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: str = "", sums: bool = True) -> Symptom:
+def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: str = "", terms: Any = 1) -> Symptom:
     """The sentence about a fault of the machine. Of a race: the one of REPAIRS that ended it when it was tried, and
-    whether the operation adds many numbers to one."""
+    how many terms the operation adds to one."""
     lines = tuple(p["line"] for p in (fault.place, *fault.related) if "line" in p)
     memory, operand, what, lacks = (fault.record.get(n, "") for n in ("memory", "operand", "what", "lacks"))
     here, who = _quote_line(fault.place, source), _thread(fault.place, block)
@@ -127,7 +128,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
             where = f"{both[0]} and {both[1]}, both in {here}"
         else:
             where = f"{both[0]} in {here}, {both[1]} in {_quote_line(other, source)}"
-        mend = _mend(fault, block, hows, repair, sums)
+        mend = _mend(fault, block, hows, repair, str(terms) != "1")
         says = f"a race on {operand}: {where}. No barrier or atomic separates them. {mend}"
     elif fault.kind == "race" and fault.related:
         there = _quote_line(fault.related[0], source)

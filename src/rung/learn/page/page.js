@@ -210,7 +210,7 @@ function said(found) {
   const guess = at("predict").querySelector("input").value;
   if (guess !== "" && found.answer !== undefined)
     box.append(made("p", Number(guess) === found.answer ? `You predicted ${guess}, and ${guess} was counted.` : `You predicted ${guess}; counted: ${+found.answer.toFixed(2)}.`));
-  if (found.cases) box.append(made("p", `Checked at ${found.cases} size${found.cases > 1 ? "s" : ""}, also for races and out-of-bounds accesses.`, { className: "soft" }));
+  if (found.cases) box.append(made("p", `Right at ${found.cases} size${found.cases > 1 ? "s" : ""}, ${found.state === "wrong" ? "but not at all of them" : "without a race or fault"}.`, { className: "soft" }));
   if (found.state === "solved" && found.work && exercise.par) box.append(numbers(found));
   if (found.why) box.append(made("p", "About the reference:", { className: "soft" }));
   if (found.why) box.append(made("div", undefined, { innerHTML: found.why }));
