@@ -620,6 +620,9 @@ void start(Unit& unit, uint64_t number)
             Warp& w = *block.warps.back();
             memset(w.p, 0, sizeof w.p), memset(w.converge, 0, sizeof w.converge), w.masks.assign(1, {0, 0, true}),
                 w.unused_masks.clear();
+            if (launch.poison)  // registers are not those of the block before, nor zero
+                for (unsigned i = 0; i < std::min<uint32_t>(launch.registers, ZERO); i++)
+                    std::fill_n(w.r[i], WARP, NOT_A_NUMBER + 0x7c01);
             memset(w.r[ZERO], 0, sizeof(Row));
             w.p[TRUE] = w.p[FIRST_UNIFORM_PREDICATE + TRUE] = ALL;
             w.alive = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;

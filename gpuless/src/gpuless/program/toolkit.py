@@ -191,7 +191,8 @@ def _fill_libraries(target: Path) -> None:
     """Our libraries; the static ones that linkers ask for stand for the shared ones."""
     lib = target / "lib64"
     for path in library.folder().glob("*.so*"):
-        (lib / path.name).symlink_to(path)
+        if path.name != "libcuda.so":  # which is for programs that load it; linkers want the library itself
+            (lib / path.name).symlink_to(path)
     for path in building.folder(_include()).glob("*.so*"):  # linkers look for what these need beside the file itself
         shutil.copy(path, lib / path.name)
     for one in building.LIBRARIES:
