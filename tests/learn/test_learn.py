@@ -52,7 +52,7 @@ def test_a_chapter_has_exercises_of_known_kinds() -> None:
 @pytest.mark.parametrize("exercise", EVERY, ids=lambda e: e.name)
 def test_an_exercise_is_whole(exercise: Exercise) -> None:
     assert sorted(set(BLANK.findall(exercise.source))) == sorted(exercise.solution)
-    assert exercise.hints and operations.operation(exercise.operation)
+    assert exercise.skill and exercise.hints and operations.operation(exercise.operation)
     assert all(catalogue.find(name) for name in exercise.story)
     assert exercise.source != exercise.solved
     assert not re.search(r"Exercise \d", exercise.source)
@@ -167,7 +167,7 @@ BUGS = [e for e in EVERY if e.kind == "bug"]
 
 @pytest.mark.parametrize(
     ("exercise", "kind"),
-    [*zip(BUGS, ["bounds", "race", "barrier", "unset", "race", "race", "values", *["race"] * 3, "values", "values", "deadlock", "values"], strict=True)],
+    [*zip(BUGS, ["bounds", "race", "barrier", "unset", "race", "race", "values", *["race"] * 3, "values", "rows", "deadlock", "values"], strict=True)],
     ids=lambda e: e.name if isinstance(e, Exercise) else "",
 )
 def test_a_bug_is_seen_for_what_it_is(exercise: Exercise, kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -248,6 +248,7 @@ def test_events_of_an_idle_stream_have_the_time_of_their_call_and_old_ptx_loads(
         assert ok(driver.cuEventElapsedTime(first, last)) >= 20
         module = ok(driver.cuModuleLoadData(b".version 3.0\\n.target sm_20\\n.address_size 64\\n.visible .entry nothing() { ret; }\\0"))
         ok(driver.cuModuleGetFunction(module, b"nothing"))
+        ok(driver.cuModuleLoadData(b".version 1.4\\n.target sm_10\\n.entry add() { .reg .f32 %f; mad.f32 %f, %f, %f, %f; exit; }\\0"))
         """,
         tmp_path,
     )

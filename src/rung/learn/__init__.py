@@ -44,6 +44,7 @@ class Exercise:
     called: str = ""  # in the list; else its name
     kind: str = "fill"
     why: str = ""  # the solution, explained
+    skill: str = ""  # what a learner can do then: "You can now ..."
     goal: str = ""  # an expression over counters
     aim: str = ""  # the same in words
     timed: str = ""  # sizes at which the time is predicted
@@ -123,10 +124,6 @@ class Exercise:
         """The sizes at which the goal is counted."""
         return sizes_of(self.shape)
 
-    @property
-    def timed_dims(self) -> Values:
-        return sizes_of(self.timed)
-
 
 def sizes_of(shape: str) -> Values:
     return {name: int(value) for name, _, value in (part.partition("=") for part in shape.split(","))}
@@ -139,7 +136,8 @@ def stars_of(exercise: Exercise) -> tuple[str, str, str]:
     first = "the result is right and the target is met" if exercise.goal else "the result is right"
     second = f"at most {exercise.par:,} sectors and passes, as the reference has"
     if exercise.kind == "bug":
-        return first, second, "the one or two lines to blame were marked before the first change, in the first run"
+        here = f"(`{exercise.comment} here` at their ends; on the page, click their numbers)"
+        return first, second, f"you mark the one or two lines to blame {here} and run, before any change"
     if exercise.timed:
         return (first, f"predicted time within {SAME:g} of the reference's",
                 f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip

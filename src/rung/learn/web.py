@@ -16,14 +16,11 @@ from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rung.errors import RungError
 from rung.learn import KINDS, Exercise, Progress, by_name, chapters, find, stars_of
 from rung.show import colours
-
-if TYPE_CHECKING:  # what runs kernels takes half a second to import: the first page is shown without it
-    from rung.learn import grading
 
 PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -39,7 +36,7 @@ TITLES = {  # of figures that a learner predicts; that of the first which the ai
 }
 _grading = threading.Lock()  # the machine counts one launch at a time
 _runs: list[str] = []  # that learners wait for: drawings let them go first
-_ready = threading.Event()  # the machine is compiled
+_shown, _ready = threading.Event(), threading.Event()  # an exercise has been asked for; the machine is compiled
 
 
 def serve(folder: Path, source: Path, port: int) -> None:
@@ -80,13 +77,19 @@ class _Server(ThreadingHTTPServer):
 
 def _prepare() -> None:
     """Compiles the machine while the first task is read."""
-    from gpuless import machine
-    from rung.learn import grading  # noqa: F401
-    from rung.show import drawings  # noqa: F401
-
+    _shown.wait(5)
+    grading, _ = _machinery()
     with contextlib.suppress(RungError), _grading:
-        machine.library()
+        grading.machine.library()
         _ready.set()
+
+
+def _machinery() -> tuple[Any, Any]:
+    """What runs kernels and draws them: half a second to import, without which the first page is shown."""
+    from rung.learn import grading
+    from rung.show import drawings
+
+    return grading, drawings
 
 
 class Course:
@@ -107,11 +110,7 @@ class Course:
             }
             for chapter in chapters(self.source)
         ]
-        return {
-            "chapters": every,
-            "next": find("next", progress.solved, self.source).number,
-            "ready": _ready.is_set(),
-        }
+        return {"chapters": every, "next": find("next", progress.solved, self.source).number, "ready": _ready.is_set()}
 
     def exercise(self, number: str) -> dict[str, Any]:
         exercise, progress = find(number, None, self.source), Progress.read(self.folder)
@@ -121,6 +120,7 @@ class Course:
         chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
         seen = progress.hints.get(exercise.name, 0)
         solved = exercise.name in progress.solved
+        _shown.set()
         return {
             "number": exercise.number, "title": exercise.title, "kind": exercise.kind, "does": KINDS[exercise.kind],
             "comment": exercise.comment, "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
@@ -129,7 +129,7 @@ class Course:
             "theory": bool(chapter.text), "first": exercise == chapter.exercises[0], "par": exercise.par,
             "hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
             "question": TITLES.get(_asked_figure(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
-            "for": stars_of(exercise),
+            "for": stars_of(exercise), "skill": exercise.skill,
             "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
         }  # fmt: skip
 
@@ -150,20 +150,21 @@ class Course:
         if not isinstance(text, str):
             raise RungError("the request has no text.")
         path.write_text(text, encoding="utf-8")
-        from rung.learn import grading
-
+        grading, drawings = _machinery()
         _runs.append(number)
         try:
             with _grading:
                 progress = Progress.read(self.folder)
-                verdict = grading.grade(exercise, path, grading.Standing.of(exercise, progress), drawn=True)
+                verdict = grading.grade(exercise, path, progress, drawn=True)
                 grading.keep(exercise, text, verdict.as_json(), progress)
         finally:
             _runs.pop()
-        found = verdict.as_json()
+        found: dict[str, Any] = verdict.as_json()
         if verdict.counted is not None and not (exercise.predict and verdict.state != "solved"):  # they show the counts
-            found["drawn"] = _drawn(verdict, path.name, text)
-            found |= _answer(exercise, verdict)
+            found["drawn"] = drawings.section(verdict.counted, {path.name: text}, verdict.sizes)
+            counted, name = grading.figures(verdict.counted.kernels[0]), _asked_figure(exercise)
+            counted["conflicts"] = counted.get("conflicts_load", 0) + counted.get("conflicts_store", 0)
+            found |= {"answer": counted[name]} if name in counted else {}
         if found["state"] == "solved":
             found |= {"why": as_html(exercise.why), "story": list(exercise.story)}
         return found
@@ -186,32 +187,11 @@ def _asked_figure(exercise: Exercise) -> str:
     return next((name for name in TITLES if re.search(rf"\b{name}\b", exercise.goal)), "")
 
 
-def _answer(exercise: Exercise, verdict: grading.Verdict) -> dict[str, float]:
-    assert verdict.counted is not None
-    from gpuless.counts.counters_explained import figures
-
-    name, found = _asked_figure(exercise), figures(verdict.counted.kernels[0])
-    counted = (
-        found.get("conflicts_load", 0) + found.get("conflicts_store", 0) if name == "conflicts" else found.get(name)
-    )
-    return {} if counted is None else {"answer": counted}
-
-
-def _drawn(verdict: grading.Verdict, name: str, text: str) -> str:
-    assert verdict.counted is not None
-    from rung.show import drawings
-
-    sizes = {n: v for n, v in verdict.case.items() if isinstance(v, int)}
-    return drawings.section(verdict.counted, {name: text}, sizes)
-
-
 @cache
 def picture(name: str, part: str, source: Path) -> str:
     """The drawing of an exercise's solution (`part` is solved) or another answer (BLANK_1=TEXT): the line that wastes
     most, or all; `events`: only what the solution's first block does, one event after the other."""
-    from rung.learn import grading
-    from rung.show import drawings
-
+    grading, drawings = _machinery()
     exercise = by_name(name, source)
     blank, _, answer = part.partition("=")
     text = exercise.solved if part in ("solved", "events") else exercise.filled({**exercise.solution, blank: answer})
@@ -221,12 +201,13 @@ def picture(name: str, part: str, source: Path) -> str:
         verdict = grading.grade(exercise, path, drawn=True)
         if verdict.counted is None:
             return ""
+        every = str(drawings.section(verdict.counted, {path.name: text}, verdict.sizes))
         if part == "events":
-            events = re.search("<p>The first block of .*?</div>", _drawn(verdict, path.name, text), re.DOTALL)
+            events = re.search("<p>The first block of .*?</div>", every, re.DOTALL)
             return events[0] if events else ""
         line = drawings.costliest(verdict.counted, {path.name: text}, {})
-        line = re.sub(r"Line \d+, (l|s)", lambda m: m[1].upper(), line)  # of a file that the reader does not have
-        return line or _drawn(verdict, path.name, text)
+        # Of a file that the reader does not have.
+        return re.sub(r"Line \d+, (l|s)", lambda m: m[1].upper(), line) or every
 
 
 DRAW = re.compile(r"\{draw (\w+) (.+?)\}")

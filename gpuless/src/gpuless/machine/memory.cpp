@@ -897,11 +897,18 @@ void load_constant(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand& o = op.s[0];
     uint32_t* const d = w.target(op.out);
+    const std::vector<uint8_t>& bank = launch.bank[o.index];
+    if (o.base != ZERO || o.uniform != ZERO)
+        each(lanes, [&](unsigned l) {
+            const uint64_t at = constant_address(w, o, l);
+            if (at + op.bytes > bank.size())
+                fail(w, RUNG_BOUNDS, "byte %lld is beyond the %zu bytes of constant memory", (long long)int64_t(at),
+                     bank.size());
+        });
     Row first, second;
     const uint32_t* a = w.row(o, first);
     if (op.bytes < 4) {
         const bool is_signed = op.has("S8") || op.has("S16");
-        const std::vector<uint8_t>& bank = launch.bank[o.index];
         return map(d, lanes, [&](unsigned l) {
             uint32_t v = 0;
             const uint64_t at = constant_address(w, o, l);

@@ -36,6 +36,7 @@ _WHEELS = {
     "nvidia-cuda-runtime": "include/cuda_runtime.h",
 }  # and a file that each has
 _TOOLS = ("cudafe++", "ptxas", "fatbinary", "nvlink", "bin2c", "__nvcc_device_query", "crt")
+_COMPILERS = ("libnvrtc.so", "libnvrtc-builtins.so", "libnvJitLink.so")  # as libraries, which programs may load
 _PROFILE = """TOP = $(_HERE_)/..
 CICC_PATH = $(TOP)/nvvm/bin
 NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
@@ -204,10 +205,10 @@ def _fill_libraries(target: Path) -> None:
     # NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file.
     (lib / "libcudadevrt.a").write_bytes(b"!<arch>\n")
 
-    nvrtc = next((path for root in _roots() for path in sorted((root / "lib").glob("libnvrtc.so.*"))), None)
-    if nvrtc:
-        (lib / nvrtc.name).symlink_to(nvrtc)
-        (lib / "libnvrtc.so").symlink_to(nvrtc)
+    for path in (path for root in _roots() for path in sorted((root / "lib").glob("*.so.*"))):
+        if path.name.startswith(_COMPILERS) and not (lib / path.name).exists():
+            (lib / path.name).symlink_to(path)  # one looks for the next beside itself
+            (lib / f"{path.name.split('.so')[0]}.so").symlink_to(path)
 
 
 def compiler() -> Path:
