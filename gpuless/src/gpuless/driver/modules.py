@@ -22,7 +22,6 @@ from gpuless.compile import elf, sass
 from gpuless.compile.cubin_cache import Cubin
 
 MAGIC = b"gpuless-module-1\n"
-_DEVICE_RUNTIME = ("cudaCGSynchronize", "cudaCGSynchronizeGrid")  # which Numba links for cooperative groups
 
 
 class _Blob:
@@ -66,9 +65,9 @@ def module_of(cubin: Path) -> bytes:
 
 
 def _refused(data: bytes) -> str:
-    """Why the code is not executed: NVIDIA's device runtime synchronizes grids by what its driver alone knows."""
+    """Why the code is not executed: NVIDIA's device runtime, which Numba links for grids, asks for what its driver knows."""
     texts = (part.name.removeprefix(".text.") for part in elf.sections(data) if part.name.startswith(".text."))
-    name = next((text for text in texts if text in _DEVICE_RUNTIME), "")
+    name = next((text for text in texts if text.startswith("cudaCG")), "")
     return f"the code calls {name} of NVIDIA's device runtime, which is not executed here" if name else ""
 
 
