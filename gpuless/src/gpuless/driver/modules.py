@@ -65,7 +65,7 @@ def module_of(cubin: Path) -> bytes:
 
 
 def _refused(data: bytes) -> str:
-    """Why the code is not executed: NVIDIA's device runtime, which Numba links for grids, asks for what its driver knows."""
+    """Why the code is not executed: NVIDIA's device runtime, which Numba links for grids, needs its own driver."""
     texts = (part.name.removeprefix(".text.") for part in elf.sections(data) if part.name.startswith(".text."))
     name = next((text for text in texts if text.startswith("cudaCG")), "")
     return f"the code calls {name} of NVIDIA's device runtime, which is not executed here" if name else ""

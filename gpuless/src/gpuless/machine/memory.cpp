@@ -516,7 +516,8 @@ Span whole_warp(Warp& w, const Op& op, uint32_t lanes, bool write, const uint32_
     if ((op.flags & SPACE) == SHARED) {
         Block& block = *w.block;
         const uint64_t offset = first - (uint64_t(block.in_cluster) << 24);
-        if (offset < launch.reserved_shared || offset + bytes > block.shared.size()) return none;
+        if (offset < launch.reserved_shared || offset + bytes > launch.reserved_shared + launch.shared_bytes)
+            return none;
         if (launch.races) look_at_span(w, op, offset, apart, &block, write, data, step);
         count_span(w, op, offset - launch.reserved_shared, apart, true);
         return {block.shared.data() + offset, apart};
