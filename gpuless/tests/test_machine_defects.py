@@ -298,3 +298,14 @@ def test_a_pointer_is_in_its_blocks_shared_memory_or_in_anothers_of_the_cluster(
         cluster.sync();
     }""", out, grid=2, block=1, cluster=(2, 1, 1))
     assert out.tolist() == [0, 1, 1, 1]
+
+
+def test_code_for_debuggers_asks_whether_its_stack_has_room() -> None:
+    run_code("""
+        LDC R1, c[0x0][0x28]
+        S2R R0, SR_LMEMHIOFF
+        ISETP.GE.U32.AND P0, PT, R1, R0, PT
+        @P0 BRA 0x50
+        BPT.TRAP 0x1
+        EXIT
+    """)

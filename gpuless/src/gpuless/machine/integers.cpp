@@ -694,6 +694,7 @@ Special special_named(const std::string& name)
                                                       {"SWINLO", NOTHING},
                                                       {"LWINHI", LOCAL_HIGH},
                                                       {"LWINLO", NOTHING},
+                                                      {"LMEMHIOFF", NOTHING},  // how far down a stack may grow
                                                       {"SMEMSZ", SHARED_SIZE},
                                                       {"DYN_SMEM_SZ", DYNAMIC_SIZE},
                                                       {"DYNAMIC_SMEM_SIZE", DYNAMIC_SIZE}};
