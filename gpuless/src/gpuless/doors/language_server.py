@@ -96,7 +96,7 @@ def make_server() -> Any:
         own = located[0][1] if located else at(near.name, 1, near)
         related = [types.DiagnosticRelatedInformation(where, what) for what, where in located[1:]]
         return own.uri, types.Diagnostic(
-            own.range, findings.text(finding), types.DiagnosticSeverity.Error, finding["kind"], source="gpuless",
+            own.range, finding["text"], types.DiagnosticSeverity.Error, finding["kind"], source="gpuless",
             related_information=related,
         )  # fmt: skip
 

@@ -117,7 +117,7 @@ def sarif(
             "ruleId": one["kind"],
             "ruleIndex": kinds.index(one["kind"]),
             "level": "error",
-            "message": {"text": findings.text(one)},
+            "message": {"text": one["text"]},
             "locations": located[:1],
             "partialFingerprints": {"gpuless/v1": hashlib.sha256(marks.encode()).hexdigest()},
         }
@@ -153,7 +153,7 @@ def junit(command: Sequence[str], found: Sequence[Finding], kernels: Sequence[Ma
         case = xml.SubElement(suite, "testcase", classname=name, name=kernel, time=f"{seconds.get(kernel, 0):.6f}")
         if faults:
             kinds = ", ".join(sorted({one["kind"] for one in faults}))
-            failure = xml.SubElement(case, "failure", type=kinds, message=_printable(findings.text(faults[0])))
+            failure = xml.SubElement(case, "failure", type=kinds, message=_printable(faults[0]["text"]))
             failure.text = _printable("\n".join(map(findings.paragraph, faults)))
     top = xml.Element("testsuites")
     top.append(suite)
@@ -180,4 +180,4 @@ def annotation(finding: Finding) -> str:
         where = f"file={escaped(relative(file), ':,')},line={line},"
     others = "".join(f"\n{what}: {relative(file)}:{line}" for what, file, line in lines[1:])
     title = f"gpuless%3A {escaped(finding['kind'], ':,')}"
-    return f"::error {where}title={title}::{escaped(findings.text(finding) + others)}"
+    return f"::error {where}title={title}::{escaped(finding['text'] + others)}"

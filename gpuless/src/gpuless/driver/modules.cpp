@@ -48,6 +48,9 @@ std::string title_of(std::string name)
     if (failed || !whole) return name;
     std::string text = whole;
     free(whole);
+    // Numba writes a digest of its options into a name, and <locals> as Python's scopes have it.
+    for (size_t at; (at = text.find("[abi:")) != std::string::npos;) text.erase(at, text.find(']', at) - at + 1);
+    for (size_t at; (at = text.find("::_3clocals_3e")) != std::string::npos;) text.erase(at, 14);
     int depth = 0;
     for (size_t i = 0; i < text.size(); i++) {  // "void k<int>(int*)": up to the parenthesis, without the result's type
         const bool anonymous = !text.compare(i, 21, "(anonymous namespace)");
