@@ -18,6 +18,8 @@ int main()
     expect("no block", cudaGetLastError(), cudaErrorInvalidConfiguration);
     nothing<<<dim3(1, 70000), 32>>>();
     expect("70,000 blocks along y", cudaGetLastError(), cudaErrorInvalidConfiguration);
+    nothing<<<1, 32, 1 << 20>>>();
+    expect("a megabyte of shared memory", cudaGetLastError(), cudaErrorInvalidValue);
     void* p;
     expect("a petabyte", cudaMalloc(&p, size_t(1) << 50), cudaErrorMemoryAllocation);
     expect("a petabyte later", cudaGetLastError(), cudaErrorMemoryAllocation);

@@ -183,7 +183,12 @@ cudaError_t launch(const void* host, const CUlaunchConfig& config, void** argume
     CUfunction function;
     if (const cudaError_t error = function_of(host, &function)) return error;
     const CUresult error = cuLaunchKernelEx(&config, function, arguments, nullptr);
-    return error == CUDA_ERROR_INVALID_VALUE ? cudaErrorInvalidConfiguration : cudaError_t(error);
+    int most = 0;  // more shared memory than this is an invalid value, a grid or block that cannot be a configuration
+    if (error != CUDA_ERROR_INVALID_VALUE ||
+        cuFuncGetAttribute(&most, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function) ||
+        config.sharedMemBytes > unsigned(most))
+        return cudaError_t(error);
+    return cudaErrorInvalidConfiguration;
 }
 
 CUlaunchConfig configured(dim3 grid, dim3 block, size_t shared, cudaStream_t stream)
