@@ -77,3 +77,15 @@ def test_a_call_that_takes_long_is_no_idle_host(tmp_path: Path) -> None:
     )
     found = json.loads(gpuless("run", "--json", source).stdout)["findings"]
     assert [(one["kind"], one["related"][0]["line"]) for one in found] == [("race", 9)]
+
+
+def test_a_function_in_a_section_of_its_own_is_refused_and_does_not_hang(tmp_path: Path) -> None:
+    """Code for debuggers keeps its functions apart; a call of one went to the kernel's own start."""
+    source = tmp_path / "apart.cu"
+    source.write_text(
+        "__device__ int twice(int x) { return 2 * x; }\n"
+        "__global__ void k(int* p) { p[threadIdx.x] = twice(threadIdx.x); }\n"
+        "int main() { int* p; cudaMalloc(&p, 128); k<<<1, 32>>>(p); cudaDeviceSynchronize(); cudaFree(p); }\n"
+    )
+    found = json.loads(gpuless("run", "-G", "--json", source).stdout)["findings"]
+    assert [one["kind"] for one in found] == ["unsupported"]

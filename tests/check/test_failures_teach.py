@@ -96,6 +96,8 @@ def test_how_values_are_wrong_has_a_kind() -> None:
         other = [Alternative("the square", truth**2)]
         told = diagnosed(given.astype(np.float32), truth, inputs={"x": given.astype(np.float32)} if kind == "copied" else {}, alternatives=other)
         assert told.kind == kind, told
+    near = np.roll(truth, 2, 2) * (1 + 2e-4 * np.cos(np.arange(truth.size).reshape(truth.shape)))
+    assert diagnosed(np.roll(truth, 2, 2), truth).kind == "shifted" != diagnosed(near, truth).kind  # equal, not near
     unset = np.zeros_like(truth, bool)
     unset[:, 3] = True
     told = diagnosed(np.where(unset, np.nan, truth), truth, unset=unset, axes=("b", "t", "c"))

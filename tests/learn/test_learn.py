@@ -325,11 +325,11 @@ def test_every_exercise_is_tried_with_two_texts_and_at_more_than_one_size() -> N
             assert any(c.values["B"] > 1 < c.values["T"] for c in tried), exercise.name
 
 
-def test_numbers_that_json_lacks_are_null(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_json_lacks_are_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     exercise = by_name("shuffle")
     answer = {"BLANK_1": "__int_as_float(0x7fffffff)"}
     (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, **answer}))
-    assert graded("shuffle", capfd)["symptoms"][0]["facts"]["got"] is None
+    assert graded("shuffle", capfd)["symptoms"][0]["facts"]["got"] == "nan"
     json.loads((tmp_path / RECORD).read_text(), parse_constant=lambda name: pytest.fail(name))
 
 
@@ -429,3 +429,13 @@ def test_chapter_one_is_a_page_for_any_host(tmp_path: Path) -> None:
     text = (tmp_path / "one" / "chapter.html").read_text()
     assert text.count("<section><h2>") == len(chapters()[0].exercises) and "<svg" in text
     assert "<script" not in text and "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_a_race_of_blocks_in_two_dimensions_names_two_blocks() -> None:
+    from rung.errors import EmulatorFault
+    from rung.learn.symptoms import of_fault
+
+    places = [{"line": 1, "block": [0, y, 0], "thread": [127, 0, 0]} for y in (0, 1)]
+    record = {"memory": "global", "operand": "element 0 of out", "how": "writes", "other_how": "writes"}
+    says = of_fault(EmulatorFault("race", "", places[0], places[1:], record), (128, 1, 1), "out[0] = 1;").says
+    assert "block (0, 1)" in says and "block 0 " not in says

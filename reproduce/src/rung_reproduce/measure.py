@@ -54,14 +54,8 @@ class Outcome:
 
 def rows(gpu: str) -> list[Row]:
     """Those that were measured here, of the present code: what is published came from another card of the kind."""
-    stored = [row for row in own() if row.gpu == gpu]
+    stored = [row for row in store.own() if row.gpu == gpu]
     return [row for row in current.of_gpu(stored, gpu).results if codes.current(row)] if stored else []
-
-
-def own() -> list[Row]:
-    """The rows of this user's own file."""
-    path = store.default_path()
-    return store.load(path) if path.exists() else []
 
 
 def missing(kind: str, document: str | None, have: Sequence[Row]) -> list[sources.Reference]:

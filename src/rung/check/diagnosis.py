@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 SHOWN = 8  # wrong elements that are listed
 MAP_ROWS, MAP_COLUMNS = 16, 32
 MOST_MOVED = 1 << 16  # elements of an output that is compared with itself, moved
+EQUAL = 1e-5  # numbers that were only moved, not computed anew
 CLOSE = 1e-2  # numbers that follow from others agree this well, relative to their size
 Array = NDArray[Any]
 
@@ -238,7 +239,7 @@ def _moved(
                 return "shifted", [f"The numbers are right, but shifted by one along {axes[axis]}."]
     for axis, name in enumerate(axes if wrong.sum() > 1 and truth.size <= MOST_MOVED else ()):
         for by in range(1, min(truth.shape[axis], 129)):
-            if _alike(given[wrong], np.roll(truth, by, axis)[wrong]):
+            if _alike(given[wrong], np.roll(truth, by, axis)[wrong], EQUAL):
                 return "shifted", [f"They are the numbers that belong at {name} - {by}.", *([at] if at else [])]
     return None
 
@@ -255,11 +256,11 @@ def _of_rows(given: Array, truth: Array, wrong: Array, axes: Sequence[str]) -> s
     return f"Each row along {axes[-1]} is off by a factor of its own ({few}, ...): what it is divided by is wrong."
 
 
-def _alike(one: Array, other: Array) -> bool:
+def _alike(one: Array, other: Array, within: float = 1e-3) -> bool:
     if not np.isfinite(other).all():
         return False
     size = float(np.linalg.norm(other))
-    return size > 0 and float(np.linalg.norm(one - other)) <= 1e-3 * size
+    return size > 0 and float(np.linalg.norm(one - other)) <= within * size
 
 
 def common_factor(found: Array, truth: Array) -> float | None:

@@ -127,8 +127,9 @@ def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> d
 
     facts = verdict_on(exercise, path, progress)
     if facts["cases"]:
-        count, how = facts["cases"], "but not at all:" if facts["state"] == "wrong" else "without a race or fault."
-        print(f"Right at {count} size{'s' if count > 1 else ''}, {how}", file=out)
+        sizes = f"{facts['cases']} size{'s' if facts['cases'] > 1 else ''}"
+        how = "but not at all of them:" if facts["state"] == "wrong" else "without a race or fault."
+        print(f"Right at {sizes}, {how}", file=out)
     if facts["goal"] and facts["state"] == "solved" and not exercise.timed:
         print(f"Counted: {facts['goal']}", file=out)
     for symptom in facts["symptoms"]:
@@ -146,8 +147,8 @@ def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
     """The first wrong elements, and which are wrong."""
     from rung.check.diagnosis import Diagnosis
 
-    number = float("nan")
-    pairs = [{**p, "expected": number if p["expected"] is None else p["expected"]} for p in facts["pairs"]]
+    # JSON has no NaN: there it is text; what was never written is null.
+    pairs = [p | {n: float(p[n]) for n in ("expected", "got") if p[n] is not None} for p in facts["pairs"]]
     for line in Diagnosis.from_json({**facts, "pairs": pairs, "sentences": ()}).lines()[1:]:
         print(line, file=out)
 

@@ -98,12 +98,12 @@ class Verdict:
 
 
 def finite(value: Any) -> Any:
-    """NaN and infinities are null: standard JSON has no such numbers."""
+    """NaN and infinities are text: standard JSON has no such numbers."""
     if isinstance(value, Mapping):
         return {name: finite(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
         return [finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, Any]:
@@ -186,9 +186,8 @@ class _Trial:
             not race or seen <= marked or marked & self.exercise.bug_lines
         ):
             says = f"Right: {_lines(marked)} {'are' if len(marked) > 1 else 'is'} to blame. Now mend the kernel."
-            return replace(
-                verdict, symptoms=[Symptom("found", "wrong", says, tuple(sorted(marked))), *verdict.symptoms]
-            )
+            found = Symptom("found", "wrong", says, tuple(sorted(marked)))
+            return replace(verdict, symptoms=[found, *verdict.symptoms], cases=0)
         wrong = marked - seen - self.exercise.bug_lines
         says = f"No: {_lines(wrong)} {'are' if len(wrong) > 1 else 'is'} not to blame." if wrong else (
             f"{_lines(marked)} is one of two lines: which is the other?"
@@ -246,6 +245,9 @@ class _Trial:
             for shape in (*self.exercise.sizes, self.exercise.shape):
                 values = sizes_of(shape)
                 yield Case(shape, values, magnitude=values.pop("magnitude", 1))
+            for case in operations.FURTHER.get(self.of.name, ()):  # extreme numbers, at a size that is compiled already
+                if case.change:
+                    yield replace(case, values={**case.values, **self.exercise.dims})
             return
         builds: set[Build] = set()
         aims = [Case(name, self.exercise.dims) for name in ("of the aim", SHIFTED)]
@@ -374,7 +376,8 @@ class _Trial:
         memory = [Tensor(t.name, t.values.shape, t.values.itemsize, t.values.ctypes.data) for t in ran.tensors]
         shape = ",".join(f"{d}={values[d]}" for d in self.of.dims)
         counted = Counted(rung.full_name, self.dtype.name, shape, ran.launched, {}, memory=memory)
-        verdict = Verdict("solved", cases=self.done, case=values, counted=counted, work=work(ran.launched))
+        cases = 0 if self.exercise.predict else self.done  # a prediction has no sizes
+        verdict = Verdict("solved", cases=cases, case=values, counted=counted, work=work(ran.launched))
         verdict.symptoms = self._shortcomings(verdict, ran.launched, memory)
         if verdict.symptoms:
             verdict.state = "slow" if verdict.symptoms[0].when == "slow" else "wrong"

@@ -135,8 +135,10 @@ FURTHER = {  # for mistakes that the others do not find: powers that overflow or
         Case("single scores far below zero", dict(B=1, NH=1, T=9, S=1, causal=0, scale=1.0), magnitude=200.0),
         Case("masked scores far above others", dict(B=1, NH=1, T=9, S=9, causal=1, scale=1.0), magnitude=200.0),
         Case("rows far apart", dict(B=2, NH=1, T=3, S=40, causal=0, scale=1.0), change={"x": _apart}),
+        Case("all far below zero", dict(B=1, NH=1, T=9, S=9, causal=1, scale=1.0), change={"x": lambda x, _: x - 1e5}),
     ),
     "residual": (Case("many short rows", dict(B=2, T=300, C=3)),),
+    "reduce": (Case("many rows for each block", dict(B=400, N=8)), Case("more rows for each block", dict(B=600, N=8))),
     "layernorm": (Case("another eps", dict(B=1, T=6, C=129, eps=2e-2), magnitude=0.1),),
     "rmsnorm": (Case("another eps", dict(B=2, T=3, C=129, eps=2e-2), magnitude=0.1),),
     "attention": (

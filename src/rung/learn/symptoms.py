@@ -121,8 +121,10 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
     if fault.kind == "race" and fault.related and all("thread" in p for p in (fault.place, *fault.related)):
         other = fault.related[0]
         two = block and fault.place["block"] != other["block"]
-        whose = [f" of block {p['block'][0]}" if two else "" for p in (fault.place, other)]
-        hows = ["writes" if what.startswith("writes") else "reads", "writes" if what.endswith("written") else "reads"]
+        blocks = [p["block"] for p in (fault.place, other)]
+        used = max((axis + 1 for b in blocks for axis in range(3) if b[axis]), default=1)
+        whose = [f" of block {tuple(b[:used]) if used > 1 else b[0]}" if two else "" for b in blocks]
+        hows = [fault.record["how"], fault.record["other_how"]]
         both = (f"{who}{whose[0]} {hows[0]} it", f"{_thread(other, block)}{whose[1]} {hows[1]} it")
         if fault.place.get("line") == other.get("line"):
             where = f"{both[0]} and {both[1]}, both in {here}"

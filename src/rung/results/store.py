@@ -15,7 +15,7 @@ from rung.results import tree
 from rung.results.row import FORMAT, KINDS, Row, newest
 from rung.rungs.identity import renewed
 
-__all__ = ["append", "default_path", "gather", "load", "publish", "published", "read", "write", "write_whole"]
+__all__ = ["append", "default_path", "gather", "load", "own", "publish", "published", "read", "write", "write_whole"]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -61,7 +61,12 @@ def gather(files: Sequence[Path] = ()) -> list[Row]:
     """The measurements in these files; by default, the user's own and those that the checkout publishes."""
     if files:
         return [row for file in files for row in load(file)]
-    return published() + (load(default_path()) if default_path().exists() else [])
+    return published() + own()
+
+
+def own() -> list[Row]:
+    """The measurements in this user's own file."""
+    return load(default_path()) if default_path().exists() else []
 
 
 def publish(rows: Iterable[Row], folder: Path) -> dict[str, int]:

@@ -123,7 +123,7 @@ def _functions(listing: str) -> tuple[list[Stack], dict[str, list[tuple[int, str
     """The different stacks of lines, and each function's instructions: address, text, number of the stack."""
     functions: dict[str, list[tuple[int, str, int]]] = {}
     stacks: dict[Stack, int] = {}
-    labels: dict[str, int] = {}
+    labels: dict[tuple[int, str], int] = {}  # of a section: another one's addresses begin at 0, too
     section: list[tuple[int, str, int]] = []
     lines: Stack = ()
     waiting: list[str] = []  # labels of the next instruction
@@ -133,7 +133,7 @@ def _functions(listing: str) -> tuple[list[Stack], dict[str, list[tuple[int, str
         if text.startswith("/*"):
             if found := _INSTRUCTION.match(text):
                 address = int(found["address"], 16)
-                labels |= dict.fromkeys(waiting, address)
+                labels |= dict.fromkeys(((len(functions), name) for name in waiting), address)
                 waiting.clear()
                 fresh = True
                 words = _COMMENT.sub("", found["text"]) if "(*" in found["text"] else found["text"]
@@ -146,10 +146,14 @@ def _functions(listing: str) -> tuple[list[Stack], dict[str, list[tuple[int, str
             waiting.append(named.group(1))
             lines = () if named.group(1).startswith("$") else lines  # a function, which may have none
 
-    def placed(text: str) -> str:
-        return _TARGET.sub(lambda m: hex(labels[m[1]]) if m[1] in labels else m[1], text) if "`" in text else text
+    def placed(text: str, within: int) -> str:
+        def address(found: re.Match[str]) -> str:
+            return hex(labels[within, found[1]]) if (within, found[1]) in labels else found[1]
 
-    return [*stacks], {name: [(at, placed(text), n) for at, text, n in some] for name, some in functions.items()}
+        return _TARGET.sub(address, text) if "`" in text else text
+
+    every = enumerate(functions.items(), 1)
+    return [*stacks], {name: [(at, placed(text, n), stack) for at, text, stack in some] for n, (name, some) in every}
 
 
 def count(listing: str) -> dict[str, dict[str, int]]:

@@ -145,16 +145,15 @@ def _recipe(
         if told:
             raise UserError(f"libcuda.so.1 does not compile: {told[0][:1500]}")
         objects = [str(work / f"{source.stem}.o") for source in sources]
-        link = [*flags[len(FLAGS) :], "-shared", "-Wl,-soname,libcuda.so.1", *objects, f"-L{target}"]
-        link += ["-o", str(target / "libcuda.so.1")]
-        done = toolchain.run([*link, "-l:libgpuless_machine.so", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], work)
-        if done.returncode:
-            raise UserError(f"libcuda.so.1 does not link: {done.stderr.strip()[:1500]}")
-        # Numba asks for libcuda.so first, which on a machine with a GPU would be NVIDIA's.
-        other = ["-shared", "-Wl,-soname,libcuda.so", "-Wl,--no-as-needed", f"-L{target}", "-l:libcuda.so.1"]
-        done = toolchain.run([*other, "-Wl,-rpath,$ORIGIN", "-o", str(target / "libcuda.so")], work)
-        if done.returncode:
-            raise UserError(f"libcuda.so does not link: {done.stderr.strip()[:1500]}")
+
+        def link(name: str, *parts: str) -> None:
+            how = ["-shared", f"-Wl,-soname,{name}", "-Wl,--no-as-needed", f"-L{target}", "-Wl,-rpath,$ORIGIN"]
+            done = toolchain.run([*how, *parts, "-o", str(target / name)], work)
+            if done.returncode:
+                raise UserError(f"{name} does not link: {done.stderr.strip()[:1500]}")
+
+        link("libcuda.so.1", *flags[len(FLAGS) :], *objects, "-l:libgpuless_machine.so", "-ldl", "-lpthread")
+        link("libcuda.so", "-l:libcuda.so.1")  # Numba's first choice, which on a machine with a GPU would be NVIDIA's
         shutil.rmtree(work)
 
     return toolchain.key(flags, named, str(compiled), rows, str(where), version, _digest()), make

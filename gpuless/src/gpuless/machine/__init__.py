@@ -71,6 +71,7 @@ class Fault(ctypes.Structure):
 
 GLOBAL_SPACE, SHARED_SPACE, LOCAL_SPACE = 1, 2, 3
 SPACES = ("", "global", "shared", "local")
+HOWS = ("reads", "writes")
 
 
 class _Region(ctypes.Structure):
@@ -214,8 +215,10 @@ class Program:
         place, other = self._where(fault.at, block), self._where(fault.other, block)
         text = f"{self.origin}: {said.value.decode(errors='replace')}."
         related = [other] if kind == "race" and "line" in other else []
+        hows = {"how": HOWS[min(fault.writes, 1)], "other_how": HOWS[min(fault.other_wrote, 1)]} if related else {}
         record = {"memory": SPACES[fault.space], "operand": operand, "what": fault.text.decode(errors="replace")}
-        return EmulatorFault(kind, text, place, related, record | {"lacks": fault.lacks.decode(errors="replace")})
+        record |= {"lacks": fault.lacks.decode(errors="replace")} | hows
+        return EmulatorFault(kind, text, place, related, record)
 
     def _where(self, at: Where, block: tuple[int, int, int]) -> dict[str, Any]:
         found: dict[str, Any] = {"file": self.origin, "kernel": self.kernel}

@@ -72,12 +72,9 @@ def _shown(gpu: str | None, *, own: bool) -> Shown:
     """Stored rows of a GPU; own: of its kind only those that were measured here."""
     from rung.results import current, store
     from rung.results.current import Figures
-    from rung_reproduce import measure
     from rung_reproduce.show import page
 
-    stored = store.gather()
-    if own:
-        stored = [row for row in store.published() if row.gpu != gpu] + measure.own()
+    stored = [row for row in store.published() if row.gpu != gpu] + store.own() if own else store.gather()
     found = current.of_gpu(stored, gpu) if stored or gpu else Figures("", [])
     return page.shown(found, stored)
 

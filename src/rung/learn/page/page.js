@@ -223,9 +223,9 @@ function said(found) {
 // The first wrong elements, and a picture of all: a row and a column for each index, or for several.
 function wrongMap({ output, pairs, map, wrong, shape }) {
   const box = made("div", undefined, { className: "wrong" }), table = made("table");
-  const number = (x) => (x === null ? "NaN" : String(Math.abs(x) < 1.4e-45 ? 0 : +x.toPrecision(6))); // as a float holds it
+  const number = (x) => (typeof x === "string" ? x : String(Math.abs(x) < 1.4e-45 ? 0 : +x.toPrecision(6))); // as a float holds it
   table.append(row(["element", "expected", "yours"], "th"));
-  for (const one of pairs) table.append(row([`${output}[${one.index.join(", ")}]`, number(one.expected), one.got === null ? "NaN or never written" : number(one.got)], "td"));
+  for (const one of pairs) table.append(row([`${output}[${one.index.join(", ")}]`, number(one.expected), one.got === null ? "never written" : number(one.got)], "td"));
   box.append(table);
   if (wrong < shape.reduce((a, b) => a * b, 1)) {
     const cell = 9, left = 8 + 6.2 * Math.max(...map.row_labels.map((t) => t.length)), colours = { "#": "var(--p1)", "+": "color-mix(in srgb, var(--p1) 50%, var(--box))", ".": "var(--box)" };

@@ -16,8 +16,6 @@ from gpuless.compile import toolchain
 HERE = Path(__file__).parent
 MATH = HERE.parent / "math"
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-pthread", "-w")
-
-
 _DECLARED = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w*)\s*\(")
 _HEADERS = ("cuda_runtime_api.h", "cuda_gl_interop.h", "cuda_egl_interop.h", "cuda_vdpau_interop.h")
 
@@ -31,6 +29,7 @@ class Library:
     exported: str  # patterns of names
     defines: tuple[str, ...] = ()
     version: str = ""  # of the names
+    declared: tuple[str, ...] = ()  # headers whose functions refuse where they are not there
 
     @property
     def linked(self) -> str:
@@ -41,8 +40,8 @@ class Library:
 _PARTS = ("devices", "errors", "forwarded", "graphs", "memory", "registered", "textures")
 _RUNTIME = tuple(f"runtime/{part}.cpp" for part in _PARTS)
 LIBRARIES = (
-    Library("libcudart.so.13", _RUNTIME, "cuda*; __cuda*;", ("CUDART=13",), version="libcudart.so.13"),
-    Library("libcudart.so.12", _RUNTIME, "cuda*; __cuda*;", ("CUDART=12",), version="libcudart.so.12"),
+    Library("libcudart.so.13", _RUNTIME, "cuda*; __cuda*;", ("CUDART=13",), "libcudart.so.13", _HEADERS),
+    Library("libcudart.so.12", _RUNTIME, "cuda*; __cuda*;", ("CUDART=12",), "libcudart.so.12", _HEADERS),
     Library("libcublas.so.13", ("math/cublas.cpp", "math/cublas_vectors.cpp"), "cublas*;"),
     Library("libcublasLt.so.13", ("math/cublaslt.cpp",), "cublasLt*;"),
     Library("libcurand.so.10", ("math/curand.cpp",), "curand*;"),
@@ -85,17 +84,17 @@ def _compile(library: Library, target: Path, include: Sequence[Path], more: Sequ
     link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}"]
     link += ["-Wl,--no-as-needed", "-L.", "-l:libcuda.so.1"]
     sources = [str(HERE.parent / name) for name in library.sources]
-    if library.sources is _RUNTIME:
-        sources.append(str(refusals := target / f"{library.soname}.cpp"))
-        refusals.write_text(_refusals(include))
+    refusals = target / f"{library.soname}.cpp"
+    refusals.write_text(_refusals(library.declared, include) if library.declared else "")
+    sources.append(str(refusals))
     _run([*flags, *sources, *link, "-Wl,-rpath,$ORIGIN", "-Wl,-z,lazy", "-o", library.soname], target)
-    for made in (version, target / f"{library.soname}.cpp"):
-        made.unlink(missing_ok=True)
+    for made in (version, refusals):
+        made.unlink()
 
 
-def _refusals(include: Sequence[Path]) -> str:
+def _refusals(headers: Sequence[str], include: Sequence[Path]) -> str:
     """Every function that the headers declare, as a weak one that refuses: what is defined here takes its place."""
-    texts = [path.read_text() for place in include for name in _HEADERS if (path := place / name).is_file()]
+    texts = [path.read_text() for place in include for name in headers if (path := place / name).is_file()]
     return "namespace cudart { int refused(const char*, void*); }\n" + "".join(
         f'extern "C" __attribute__((weak, visibility("default"))) int {name}()\n'
         f'{{ return cudart::refused("{name}", __builtin_return_address(0)); }}\n'
