@@ -186,18 +186,21 @@ class Code(NamedTuple):
 
 
 FUNCTIONS = 1 << 24
+# What NVIDIA's device runtime brings into a cubin that is linked with it: no code of the user's, and not executed.
+_DEVICE_RUNTIME = re.compile(r"cuda[A-Z]|__nv_static_\w*_cuda_device_runtime_cu_")
 
 
 def code(cubin: bytes) -> Code:
     own, starts, functions = {}, {}, bytearray()
-    entries = set(kernels(cubin))
-    for part in sections(cubin):
+    entries, parts = set(kernels(cubin)), sections(cubin)
+    with_runtime = any("_cuda_device_runtime_cu_" in part.name for part in parts)
+    for part in parts:
         name = part.name.removeprefix(".text.")
         if name == part.name:
             continue
         if name in entries:
             own[name] = part.data
-        else:
+        elif not (with_runtime and _DEVICE_RUNTIME.match(name)):
             starts[name] = FUNCTIONS + len(functions)
             functions += part.data.ljust(-(-len(part.data) // _CODE_ALIGNED) * _CODE_ALIGNED, b"\0")
     taken = frozenset(name for _, _, name, _ in module_memory(cubin).placed if name in starts)

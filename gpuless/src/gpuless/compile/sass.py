@@ -117,7 +117,8 @@ def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
         (work / "code.json").write_text(json.dumps(_functions(listing, code.starts, code.taken)))
         return work / "code.json", None
 
-    digest = hashlib.sha256(data + Path(__file__).read_bytes()).hexdigest()[:32]
+    makers = Path(__file__).read_bytes() + Path(elf.__file__).read_bytes()
+    digest = hashlib.sha256(data + makers).hexdigest()[:32]
     stacks, functions = json.loads(disk_cache.kept("sass", digest, make).path.read_text())
     lines = [tuple((file, line) for file, line in stack) for stack in stacks]
     return {

@@ -325,7 +325,8 @@ void call(Warp& w, const Op& op, uint32_t lanes)
         return go_to(w, lanes, to->value);
     }
     if (!to || to->kind != Kind::Register)
-        fail(w, RUNG_UNSUPPORTED, "a function that is not part of the kernel is called");
+        fail(w, RUNG_UNSUPPORTED, "%s is called, whose code is not there",
+             op.text.substr(op.text.rfind(' ') + 1).c_str());
     const unsigned first = unsigned(__builtin_ctz(lanes));
     const uint64_t function = w.r[to->index][first] | uint64_t(w.r[to->index + 1][first]) << 32;
     if (op.has("ABS") && function >= DRIVER_WINDOW)
