@@ -233,16 +233,20 @@ void tell_fault(const rung_machine_fault& fault)
 // memory model promises (Thrust's unique writes what another block has read before a relaxed flag).
 void tell_race(const rung_machine_fault* fault)
 {
-    static auto& told = *new std::set<std::tuple<unsigned, const Code*, int, int>>;
+    static auto& told = *new std::set<std::tuple<unsigned, const Code*, std::string, std::string>>;
     running.raced = true;
     const Code& code = *running.code;
+    const auto line = [&](int at) {
+        const bool known = at >= 0 && size_t(at) < code.places.size() && !code.places[size_t(at)].empty();
+        return known ? code.places[size_t(at)] : std::to_string(at);
+    };
     const auto of_cuda = [&](int at) {
         return at >= 0 && size_t(at) < code.of_cuda.size() && code.of_cuda[size_t(at)];
     };
     if (of_cuda(fault->at.instruction) && of_cuda(fault->other.instruction))
         return note_once("races between two lines of CUDA's own headers are not told");
-    if (told.emplace(period(), running.code, fault->at.instruction, fault->other.instruction).second)
-        tell_fault(*fault);
+    const std::string one = line(fault->at.instruction), other = line(fault->other.instruction);
+    if (told.emplace(period(), &code, std::min(one, other), std::max(one, other)).second) tell_fault(*fault);
 }
 
 void tell_made(const rung_machine_fault* fault)

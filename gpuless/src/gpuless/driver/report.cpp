@@ -27,6 +27,7 @@ auto &names = *new std::vector<std::string>, &notes = *new std::vector<std::stri
      &of_failure = *new std::vector<std::string>;
 auto& tallies = *new std::map<std::string, Tally>;
 auto& noted = *new std::set<std::string>;
+auto& told_at = *new std::set<const void*>;  // calls
 
 std::string quoted(const std::string& text)
 {
@@ -165,12 +166,12 @@ const Settings& settings() { return chosen(); }
 // What is told once is told once in each period.
 static unsigned periods;
 unsigned period() { return periods; }
-void begin_period() { periods++, chosen() = read_settings(); }
+void begin_period() { periods++, told_at.clear(), chosen() = read_settings(); }
 
 void tell(ExitCode code, const Told& what)
 {
     if (!worst || code < worst) worst = code;
-    faults++;
+    faults++, told_at.insert(what.site.address);
     Place place = what.place;
     const Place site = place_of(what.site);
     if (place.kernel.empty() && place.file.empty()) place = site;
@@ -270,12 +271,16 @@ void begin_child()
 {
     owner = getpid();
     worst = 0, faults = 0;
-    names.clear(), notes.clear(), of_failure.clear(), tallies.clear(), noted.clear();
+    names.clear(), notes.clear(), of_failure.clear(), tallies.clear(), noted.clear(), told_at.clear();
 }
 
 }  // namespace gpuless
 
-// For a library above this one: a fault of its own kind, at a call that it has seen; `text` goes on behind the call.
+// For a library above this one: a fault of its own kind, at a call that it has seen; `text` goes on behind the call. A
+// call has one fault: that it also fails, and nobody asks, is no second one.
 EXPORTED void gpuless_fault(const char* kind, const char* text, const char* function, const void* caller)
-{ gpuless::tell(gpuless::MISUSED, {kind, gpuless::called({function, caller}) + " " + text, {function, caller}}); }
+{
+    using namespace gpuless;
+    if (!told_at.count(caller)) tell(MISUSED, {kind, called({function, caller}) + " " + text, {function, caller}});
+}
 EXPORTED void gpuless_note(const char* text) { gpuless::note_once(text); }

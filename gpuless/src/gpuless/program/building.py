@@ -99,6 +99,7 @@ def _found(request: Path) -> Path | None:
 
 def _compile(words: Sequence[str], target: Path, gpu: str, *, one: bool) -> None:
     """Files may call each other's device functions, and lambdas be in headers: then they are compiled anew so."""
+    toolkit.require_compiler()
     environment = os.environ | compiling(gpu)
     folder = str(toolkit.folder())
     extra = ["-MD", "-MF", f"{target}.d"] if one else []
