@@ -14,7 +14,7 @@ FORMATTED := $(wildcard src/rung/ladders/*/*.cu src/rung/ladders/*/*.cuh) $(shel
 .PHONY: demo wheels test test-slow test-all lint check measure tables tables-check docs site browser clean help
 
 help:
-	@echo "make demo    install (1.3 GB without a GPU, 5.6 GB with one), then write a story with the bundled model"
+	@echo "make demo    install (1.6 GB without a GPU), then write a story with the bundled model"
 	@echo "make test    install what the tests need, then run the fast ones"
 	@echo "make test-slow  run the slow ones, but for whole checks of rungs"
 	@echo "make test-all  run every test that needs no GPU: also the verdicts on all rungs, long loads, Ray and Slurm"

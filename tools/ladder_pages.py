@@ -14,7 +14,7 @@ from rung.results.current import Figures, Ladder, short, time_text
 from rung.results.row import Row
 from rung.rungs import catalogue, difference
 from rung.rungs.base import Rung
-from rung.show import charts, climb_chart, drawings, tables
+from rung.show import charts, climb_chart, colours, drawings, tables
 from rung.show.report.ladder import speed
 from rung.show.report.markup import patch, prose
 
@@ -131,8 +131,8 @@ def style() -> str:
     """The colours of charts and drawings in both schemes of the site, and the drawings' rules."""
     schemes = {"light": "default", "dark": "slate"}
     found = [
-        f'[data-md-color-scheme="{there}"] {{ {drawings.variables(ours)} '
+        f'[data-md-color-scheme="{there}"] {{ {colours.variables(ours)} '
         + " ".join(f"--{n}: {c};" for n, c in charts.SCHEMES[ours].items()) + " }"
         for ours, there in schemes.items()
     ]  # fmt: skip
-    return "\n".join(found) + drawings.RULES
+    return "\n".join(found) + colours.RULES

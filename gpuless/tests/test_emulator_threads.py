@@ -206,6 +206,18 @@ def test_shared_memory_is_poisoned_before_every_block() -> None:
     assert not out.eq(5).any() and not out.eq(0).any()
 
 
+def test_registers_do_not_keep_what_the_block_before_left() -> None:
+    source = """
+    __global__ void k(float* out, int n) {
+        float sum;
+        for (int i = 0; i < n; i++) asm volatile("add.f32 %0, %0, %1;" : "+f"(sum) : "f"(out[3 + i]));
+        out[blockIdx.x] = sum;
+    }"""
+    out = torch.zeros(7)
+    run(source, out, 4, grid=3, block=1)
+    assert out[:3].isnan().all()
+
+
 def test_atomics_count_exactly() -> None:
     source = """
     __global__ void k(int* i, unsigned* u, unsigned long long* l, float* f, double* d) {

@@ -168,7 +168,7 @@ def test_lanes_outside_of_the_mask_of_a_shuffle_or_vote(active: int, call: str, 
 @pytest.mark.parametrize(
     ("call", "says"),
     [("__shfl_xor_sync(0xffff, v, 16)", "reads a lane"), ("__shfl_down_sync(1u << threadIdx.x, v, 1)", "reads a lane"),
-     ("__ballot_sync(0x7fffffff, v)", "leaves it out"), ("__syncwarp(0xff), v", "leaves it out"),
+     ("__ballot_sync(0x7fffffff, v)", "leaves it out"),
      ("__shfl_xor_sync(threadIdx.x < 16 ? 0xffff : 0xffff0000, v, 8)", ""),
      ("__shfl_up_sync(0xff << (threadIdx.x / 8 * 8), v, 3, 8)", ""), ("__shfl_sync(0xffffffff, v, 33)", "")],
 )  # fmt: skip
@@ -268,3 +268,33 @@ def test_surfaces_are_read_and_written() -> None:
     with pytest.raises(EmulatorFault) as caught:
         sampled("float v; surf2Dread(&v, s, i * 4, 0); out[i] = v;", "float", object_)
     assert caught.value.kind == "trap"
+
+
+@pytest.mark.parametrize("number", ["float", "double"])
+def test_an_atomic_sum_through_a_pointer_to_either_memory(number: str) -> None:
+    """The instruction works on global memory alone; the code behind it asks in which memory the number is."""
+    out = torch.zeros(64, dtype=getattr(torch, number))
+    run(f"""extern "C" __global__ void k({number}* out) {{
+        __shared__ {number} shared[32];
+        {number}* const p = threadIdx.x & 1 ? out : shared;
+        p[threadIdx.x] = 1;
+        atomicAdd(p + threadIdx.x, ({number})2);
+        out[32 + threadIdx.x] = p[threadIdx.x];
+    }}""", out)
+    assert out[32:].tolist() == [3] * 32
+
+
+def test_a_pointer_is_in_its_blocks_shared_memory_or_in_anothers_of_the_cluster() -> None:
+    out = torch.zeros(4, dtype=torch.int32)
+    run("""#include <cooperative_groups.h>
+    extern "C" __global__ void k(int* out) {
+        __shared__ int mine;
+        auto cluster = cooperative_groups::this_cluster();
+        const int* const p = cluster.map_shared_rank(&mine, 1);
+        int own, any;
+        asm("{.reg .pred q; isspacep.shared::cta q, %1; selp.b32 %0, 1, 0, q;}" : "=r"(own) : "l"(p));
+        asm("{.reg .pred q; isspacep.shared::cluster q, %1; selp.b32 %0, 1, 0, q;}" : "=r"(any) : "l"(p));
+        out[2 * blockIdx.x] = own, out[2 * blockIdx.x + 1] = any;
+        cluster.sync();
+    }""", out, grid=2, block=1, cluster=(2, 1, 1))
+    assert out.tolist() == [0, 1, 1, 1]

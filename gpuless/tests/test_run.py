@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from gpuless.program import command, nvcc_options
@@ -47,3 +49,31 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path) -> None:
     ):
         ended = gpuless(*words)
         assert ended.returncode == 2 and told in ended.stderr, ended
+
+
+def test_what_programs_seldom_call_is_there_or_refused_by_name(tmp_path: Path) -> None:
+    """NVRTC as a library; the profiler's functions of the driver; a function that a graphics library would serve."""
+    source = tmp_path / "seldom.cpp"
+    source.write_text(
+        "#include <cuda.h>\n#include <cuda_runtime.h>\n#include <nvrtc.h>\n"
+        'extern "C" CUresult cuProfilerStop();\nint main()\n{\n'
+        '    nvrtcProgram program;\n    nvrtcCreateProgram(&program, "__global__ void k() {}", "k.cu", 0, 0, 0);\n'
+        "    if (cudaFree(0) || nvrtcCompileProgram(program, 0, 0) || cuProfilerStop()) return 7;\n"
+        "    return cudaGraphicsUnmapResources(0, 0, 0) == cudaErrorNotSupported ? 0 : 8;\n}\n"
+    )
+    ended = gpuless("run", "-lnvrtc", "-lcuda", source)
+    assert ended.returncode == 0, ended
+    assert "cudaGraphicsUnmapResources is not supported" in ended.stderr
+
+
+def test_a_call_that_takes_long_is_no_idle_host(tmp_path: Path) -> None:
+    """The launch loads its code while a copy is pending: the copy has not been waited for."""
+    source = tmp_path / "reused.cu"
+    source.write_text(
+        f"__global__ void add(int* x) {{ x[threadIdx.x] += {time.time_ns() % 1_000_000_007}; }}\nint main()\n{{\n"
+        "    int *h, *x;\n    cudaMallocHost(&h, 128), cudaMalloc(&x, 128);\n    for (int i = 0; i < 32; i++) h[i] = i;\n"
+        "    cudaMemcpyAsync(x, h, 128, cudaMemcpyHostToDevice, 0);\n    add<<<1, 32>>>(x);\n"
+        "    h[3] = 4;\n    cudaDeviceSynchronize();\n    cudaFree(x), cudaFreeHost(h);\n}\n"
+    )
+    found = json.loads(gpuless("run", "--json", source).stdout)["findings"]
+    assert [(one["kind"], one["related"][0]["line"]) for one in found] == [("race", 9)]

@@ -39,12 +39,12 @@ suite = unittest.defaultTestLoader.loadTestsFromName(sys.argv[1])
 unittest.TextTestRunner(stream=io.StringIO(), resultclass=Result).run(suite)
 """
 LIST = """
-import importlib, pkgutil, sys
+import importlib.util, pkgutil, sys
 for name in sys.argv[1:]:
-    package = importlib.import_module(name)
-    for found in pkgutil.iter_modules(getattr(package, "__path__", ()), name + "."):
+    folders = importlib.util.find_spec(name).submodule_search_locations
+    for found in pkgutil.iter_modules(folders or (), name + "."):
         if found.name.rpartition(".")[2].startswith("test_"): print(found.name)
-    if not hasattr(package, "__path__"): print(name)
+    if folders is None: print(name)
 """
 
 
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--library", help="the folder of libcuda.so.1; else that of this package")
     parser.add_argument("packages", nargs="+")
     given = parser.parse_args()
-    own = {"GPULESS_QUIET": "1", "GPULESS_EXIT": "0"}
+    own = {"GPULESS_QUIET": "1", "GPULESS_EXIT": "0", "GPULESS_SECONDS": str(given.seconds)}
     if given.library:
         own["LD_LIBRARY_PATH"] = given.library
         own["PYTHONPATH"] = str(Path(__file__).parents[1] / "src/gpuless/driver/site")

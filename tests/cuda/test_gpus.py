@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpuless.base.errors import UserError
 from gpuless.facts import gpus
 from gpuless.facts.limits import limits, occupancy
+from gpuless.program import building
 from rung.cli import main
 
 PROGRAM = """
@@ -72,7 +74,13 @@ def seen(capsys: pytest.CaptureFixture[str], folder: Path, gpu: str) -> list[int
 
 
 def test_a_program_sees_the_chosen_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert seen(capsys, tmp_path, "t4") == [40, 40, 40, 1590, 64 << 10]
+    assert seen(capsys, tmp_path, "a100") == [108, 108, 108, 1410, 163 << 10]
+
+
+def test_a_gpu_whose_code_is_not_modelled_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "see.cu").write_text(PROGRAM)
+    with pytest.raises(UserError, match="sm_75"):
+        building.program([tmp_path / "see.cu"], building.Options(gpu="t4"))
 
 
 def test_a_row_makes_a_gpu_that_programs_see(capsys: pytest.CaptureFixture[str], tmp_path: Path, added: Path) -> None:

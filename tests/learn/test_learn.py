@@ -12,7 +12,7 @@ import pytest
 
 from rung.cli import main
 from rung.dtypes import dtype
-from rung.learn import BLANK, KINDS, RECORD, Exercise, Progress, by_name, chapters, exercises, operations
+from rung.learn import BLANK, KINDS, RECORD, Exercise, Progress, by_name, chapters, exercises, operations, stars_of
 from rung.rungs import catalogue
 
 EVERY = exercises()
@@ -52,7 +52,7 @@ def test_a_chapter_has_exercises_of_known_kinds() -> None:
 @pytest.mark.parametrize("exercise", EVERY, ids=lambda e: e.name)
 def test_an_exercise_is_whole(exercise: Exercise) -> None:
     assert sorted(set(BLANK.findall(exercise.source))) == sorted(exercise.solution)
-    assert exercise.hints and operations.operation(exercise.operation)
+    assert exercise.skill and exercise.hints and operations.operation(exercise.operation)
     assert all(catalogue.find(name) for name in exercise.story)
     assert exercise.source != exercise.solved
     assert not re.search(r"Exercise \d", exercise.source)
@@ -167,7 +167,7 @@ BUGS = [e for e in EVERY if e.kind == "bug"]
 
 @pytest.mark.parametrize(
     ("exercise", "kind"),
-    [*zip(BUGS, ["bounds", "race", "barrier", "unset", "race", "race", "values", *["race"] * 3, "values", "values", "deadlock", "values"], strict=True)],
+    [*zip(BUGS, ["bounds", "race", "barrier", "unset", "race", "race", "values", *["race"] * 3, "values", "rows", "deadlock", "values"], strict=True)],
     ids=lambda e: e.name if isinstance(e, Exercise) else "",
 )
 def test_a_bug_is_seen_for_what_it_is(exercise: Exercise, kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -346,22 +346,54 @@ def test_another_folder_has_its_own_stars_and_hints(tmp_path: Path, capfd: pytes
     assert Progress.read(tmp_path / "other").hints == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "answer", "advice"),
-    [("bug_overwrite", {}, ["`__syncthreads()`", "later iteration"]), ("stride", {"BLANK_2": "1"}, ["atomic"])],
-)
-def test_a_race_quotes_a_line_once_and_is_not_advised_a_warp_s_barrier(
-    name: str, answer: dict[str, str], advice: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+ADVICE = [  # a word of each repair: barriers in one of four places, another statement, an atomic, another index
+    ("bug_overwrite", {}, "at the end of the round, after line 21"),
+    ("bug_tree", {}, "the start or at the end of each round"),
+    ("bug_reuse", {}, "before line 16"),
+    ("bug_tile", {}, "between them;"),
+    ("bug_lost", {}, "`atomicAdd` reads, adds and writes"),
+    ("shared_histogram", {"BLANK_1": ""}, "between them;"),
+    ("matmul_tile", {"swap": ("        __syncthreads();\n", "")}, "and another one after line 20"),
+    ("scan", {"swap": ("const float before = n >= apart ? sums[n - apart] : 0.0f;\n        __syncthreads();\n        sums[n] += before;", "if (n >= apart) sums[n] += sums[n - apart];")}, "read into a variable"),
+    ("stride", {"BLANK_2": "1"}, "index, a stride or a bound is wrong."),
+    ("write_add", {"BLANK_1": "const int i = threadIdx.x; if (i < B * T * C) out[i] = a[i] + b[i] + blockIdx.x;"}, "the index does not depend on the block"),
+    ("grid_sum", {"BLANK_3": "out[blockIdx.y] = sum"}, "are to be added, use `atomicAdd`"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "answer", "advice"), ADVICE)
+def test_a_race_quotes_a_line_once_and_its_advice_mends_it(
+    name: str, answer: dict[str, Any], advice: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     exercise = by_name(name)
-    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer})
-    marked = [line + "  // here" * (n in exercise.bug_lines) for n, line in enumerate(text.splitlines(), 1)]
+    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer}).replace(*answer.get("swap", ("", "")))
+    marked = [line + "  // here" * (n in exercise.bug_lines and bool(exercise.of)) for n, line in enumerate(text.splitlines(), 1)]
     (tmp_path / exercise.file).write_text("\n".join(marked) + "\n")
     (race,) = (s for s in graded(name, capfd)["symptoms"] if s["kind"] != "found")
     assert race["kind"] == "race"
-    assert all(word in race["says"] for word in advice)
+    assert advice in race["says"] and ("atomic" in race["says"].partition("separates them")[2]) == ("atomic" in advice)
     for line in set(race["lines"]):
         assert race["says"].count(text.splitlines()[line - 1].strip()) == 1
+
+
+@pytest.mark.parametrize("exercise", [e for e in EVERY if e.kind == "predict"], ids=lambda e: e.name)
+def test_the_second_wrong_prediction_is_told_what_was_counted(exercise: Exercise, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for number, kinds in (("1", {"prediction"}), ("3", {"prediction", "counted"})):
+        (tmp_path / exercise.file).write_text(exercise.filled(dict.fromkeys(exercise.solution, number)))
+        symptoms = graded(exercise.name, capfd)["symptoms"]
+        assert {s["kind"] for s in symptoms} == kinds
+    told = [s for s in symptoms if s["kind"] == "counted"]
+    numbers = {float(n.replace(",", "")) for s in told for n in re.findall(r"\d[\d,]*(?:\.\d+)?", s["says"])}
+    assert exercise.name == "predict_occupancy" or all(s["lines"] for s in told)
+    if len(told) == 1:
+        assert min(abs(n / float(exercise.solution["BLANK_1"]) - 1) for n in numbers) < 0.02
+
+
+def test_what_stars_are_for_is_said_before_the_first_try(capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("bug_tree", "predict_banks", "write_sum", "stride"):
+        rung("learn", name)
+        said = capfd.readouterr().out
+        assert all(what in said for what in stars_of(by_name(name)))
 
 
 def test_a_class_is_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

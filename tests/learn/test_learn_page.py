@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import browser
-from rung.learn import FOLDER, by_name, web
+from rung.learn import FOLDER, by_name, grading, web
 
 in_a_browser = pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium here")
 SIZES = [(390, 844, False), (1280, 900, True), (1920, 1080, False)]
@@ -85,7 +85,7 @@ def test_a_wrong_prediction_does_not_show_the_count(served: str) -> None:
 
 
 def test_list_task_and_editor_need_no_run(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web.grading, "grade", None)
+    monkeypatch.setattr(grading, "grade", None)
     monkeypatch.setattr(web, "picture", None)
     for path in ("/", "/course", "/exercise/1", "/solution/1"):
         with urllib.request.urlopen(served + path) as answer:
@@ -104,6 +104,32 @@ def test_a_tab_that_is_closed_leaves_no_traceback(served: str, capfd: pytest.Cap
     with urllib.request.urlopen(served + "/theory/1") as answer:  # after those before: one is drawn at a time
         assert answer.status == 200
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_run_does_not_wait_for_drawings_and_none_is_made_of_a_chapter_that_was_left(
+    served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+
+    def picture(name: str, part: str, _: Path) -> str:
+        drawn.append(name)
+        time.sleep(1)
+        return ""
+
+    monkeypatch.setattr(web, "picture", picture)
+    host, port = served.removeprefix("http://").split(":")
+    left = [socket.create_connection((host, int(port))) for _ in range(3)]
+    for number, connection in zip((22, 11, 45), left, strict=True):
+        connection.sendall(f"GET /theory/{number} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    time.sleep(0.5)  # one is being drawn, two wait
+    for connection in left:
+        connection.close()
+    assert graded(served, "index", {})["state"] == "solved"
+    assert len(drawn) == 1
+    kept = threading.Thread(target=urllib.request.urlopen, args=(f"{served}/theory/22",))
+    kept.start()
+    kept.join()
+    assert len(drawn) > 1
 
 
 @pytest.mark.parametrize("path", ["/course", "/exercise/2", "/theory/1"])

@@ -15,6 +15,7 @@ from pygls.lsp.client import LanguageClient
 
 from gpuless.counts import counters
 from gpuless.doors import language_server
+from gpuless.program import building
 
 RACY = """#include <cstdio>
 __global__ void turn(float* x)
@@ -78,7 +79,7 @@ def test_a_race_is_shown_until_it_is_mended(tmp_path: Path) -> None:
 
 def test_errors_of_both_compilers_have_lines() -> None:
     said = 'a.cu(3): error: identifier "y" is undefined\nb.cpp:7:2: error: expected ;\n1 error detected'
-    found = language_server.compiler_errors(said, Path("a.cu"))
+    found = building.errors_in(said)
     assert [(one["place"]["file"], one["place"]["line"]) for one in found] == [("a.cu", 3), ("b.cpp", 7)]
 
 

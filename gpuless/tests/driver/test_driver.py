@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from test_cuda_core import ran
@@ -245,6 +248,21 @@ def test_events_of_an_idle_stream_have_the_time_of_their_call_and_old_ptx_loads(
         assert ok(driver.cuEventElapsedTime(first, last)) >= 20
         module = ok(driver.cuModuleLoadData(b".version 3.0\\n.target sm_20\\n.address_size 64\\n.visible .entry nothing() { ret; }\\0"))
         ok(driver.cuModuleGetFunction(module, b"nothing"))
+        ok(driver.cuModuleLoadData(b".version 1.4\\n.target sm_10\\n.entry add() { .reg .f32 %f; mad.f32 %f, %f, %f, %f; exit; }\\0"))
         """,
         tmp_path,
     )
+
+
+def test_another_driver_of_the_machine_is_not_found_under_its_other_name(tmp_path: Path) -> None:
+    """Numba opens libcuda.so first; on a machine with a GPU that is NVIDIA's, and its folder may be on the path."""
+    other = tmp_path / "libcuda.so.580.1"
+    subprocess.run(["g++", "-shared", "-x", "c++", "/dev/null", "-o", other], check=True)
+    (tmp_path / "libcuda.so").symlink_to(other.name)
+    found = "import ctypes; print(all(hasattr(ctypes.CDLL(n), 'cuInit') for n in ('libcuda.so', 'libcuda.so.1')))"
+    environment = dict(os.environ, LD_LIBRARY_PATH=str(tmp_path))
+    run = [sys.executable, "-m", "gpuless", "run", sys.executable, "-c", found]
+    assert subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout == "True\n"
+    late = f"import ctypes, gpuless; ctypes.CDLL({str(other)!r}); gpuless.use()"
+    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, check=False)
+    assert done.returncode and str(other) in done.stderr

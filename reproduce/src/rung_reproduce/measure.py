@@ -52,11 +52,16 @@ class Outcome:
     problem: str  # empty if it worked
 
 
-def rows() -> list[Row]:
-    """Those of this GPU, of the present code."""
-    gpu = machine.facts().get("gpu", "")
-    stored = [row for row in store.gather() if row.gpu == gpu]
+def rows(gpu: str) -> list[Row]:
+    """Those that were measured here, of the present code: what is published came from another card of the kind."""
+    stored = [row for row in own() if row.gpu == gpu]
     return [row for row in current.of_gpu(stored, gpu).results if codes.current(row)] if stored else []
+
+
+def own() -> list[Row]:
+    """The rows of this user's own file."""
+    path = store.default_path()
+    return store.load(path) if path.exists() else []
 
 
 def missing(kind: str, document: str | None, have: Sequence[Row]) -> list[sources.Reference]:
@@ -64,9 +69,8 @@ def missing(kind: str, document: str | None, have: Sequence[Row]) -> list[source
     return [r for r in sources.references(kind, document) if r.value(have) is None]
 
 
-def plan(document: str | None, *, again: bool = False) -> list[Step]:
-    """What the document's tables, findings and items need, those that fill most places first."""
-    have = [] if again else rows()
+def plan(document: str | None, have: Sequence[Row]) -> list[Step]:
+    """What the document's tables, findings and items need beyond these rows; steps that fill most places come first."""
     steps: list[Step] = []
     for make in (_bench, _profile, _course, _sweep, _study, _text):
         steps += make(document, have)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 SHOWN = 8  # wrong elements that are listed
 MAP_ROWS, MAP_COLUMNS = 16, 32
+MOST_MOVED = 1 << 16  # elements of an output that is compared with itself, moved
 CLOSE = 1e-2  # numbers that follow from others agree this well, relative to their size
 Array = NDArray[Any]
 
@@ -193,7 +194,7 @@ def _explain(
     found = given[wrong]
     if np.isnan(found).all():
         every = f"They are all NaN{' (' + where + ')' if where else ''}."
-        return "nan", [every, "NaN comes from inf - inf, 0 / 0 or memory that was never set."]
+        return "nan", [every, "NaN comes from inf - inf, 0 / 0, or memory or a variable that was never set."]
     if not np.isfinite(found).any():
         every = f"They are infinite or NaN{' (' + where + ')' if where else ''}."
         return "infinite", [every, "Something overflows, or is divided by 0."]
@@ -202,11 +203,13 @@ def _explain(
     if (ratio := common_factor(found, truth[wrong])) is not None:
         return "times", [f"Each is {ratio:.4g} times what it should be{' (' + where + ')' if where else ''}."]
     if np.isfinite(given).all():
-        if text := _moved(given, truth, axes, inputs):
+        if text := _moved(given, truth, wrong, at, axes, inputs):
             return text
         for other in alternatives:
             if _alike(given[wrong], other.result[wrong]) and not _alike(truth[wrong], other.result[wrong]):
                 return "like", [f"They are equal to {other.text}.", *([at] if at else [])]
+        if each := _of_rows(given, truth, wrong, axes):
+            return "rows", [each, *([at] if at else [])]
         differences = given[wrong] - truth[wrong]
         if wrong.sum() >= 3 and abs(differences.mean()) > 1e-3 and np.ptp(differences) < 1e-3 * abs(differences.mean()):
             return "offset", [f"Each is {differences.mean():+.4g} from what it should be.", *([at] if at else [])]
@@ -214,7 +217,7 @@ def _explain(
 
 
 def _moved(
-    given: Array, truth: Array, axes: Sequence[str], inputs: Mapping[str, Array]
+    given: Array, truth: Array, wrong: Array, at: str, axes: Sequence[str], inputs: Mapping[str, Array]
 ) -> tuple[str, list[str]] | None:
     """Right numbers in wrong places."""
     if truth.size <= 2:
@@ -225,8 +228,7 @@ def _moved(
     if truth.ndim > 1 and min(truth.shape[-2:]) > 1:
         turned = np.swapaxes(truth, -1, -2)
         if _alike(given, turned.reshape(truth.shape)):
-            how = f"{axes[-2]} and {axes[-1]} are exchanged"
-            return "transposed", [f"The result is transposed: {how}."]
+            return "transposed", [f"The result is transposed: {axes[-2]} and {axes[-1]} are exchanged."]
     for axis in range(truth.ndim):
         size = truth.shape[axis]
         for by in (1, -1) if size > 2 else ():
@@ -234,7 +236,23 @@ def _moved(
             moved = np.moveaxis(given, axis, 0)[here], np.moveaxis(truth, axis, 0)[there]
             if _alike(*moved):
                 return "shifted", [f"The numbers are right, but shifted by one along {axes[axis]}."]
+    for axis, name in enumerate(axes if wrong.sum() > 1 and truth.size <= MOST_MOVED else ()):
+        for by in range(1, min(truth.shape[axis], 129)):
+            if _alike(given[wrong], np.roll(truth, by, axis)[wrong]):
+                return "shifted", [f"They are the numbers that belong at {name} - {by}.", *([at] if at else [])]
     return None
+
+
+def _of_rows(given: Array, truth: Array, wrong: Array, axes: Sequence[str]) -> str:
+    """Whether each row is a multiple of what it should be, another one in each row."""
+    if wrong.ndim < 2 or wrong.shape[-1] < 3:
+        return ""
+    mine, right = (np.reshape(a, (-1, wrong.shape[-1]))[wrong.any(axis=-1).ravel()] for a in (given, truth))
+    factors = (mine * right).sum(-1, keepdims=True) / (right**2).sum(-1, keepdims=True)
+    if len(factors) < 2 or not np.allclose(mine, factors * right, 1e-2, 1e-3 * np.abs(mine).max()):
+        return ""
+    few = ", ".join(f"{factor:.3g}" for factor in factors[:2, 0])
+    return f"Each row along {axes[-1]} is off by a factor of its own ({few}, ...): what it is divided by is wrong."
 
 
 def _alike(one: Array, other: Array) -> bool:

@@ -37,7 +37,7 @@ GROUPS = {
         "new": ("new", "A working kernel to start from."),
         "adopt": ("adopt", "Put a header into a kernel's file: bindings, grid and block, as its launch has them."),
         "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
-        "judge": ("judge", "Verdicts on a file of many kernels, the same on any machine."),
+        "judge": ("judge", "Verdicts on a file of many kernels, by work and not by time."),
         "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
         "count": ("count", "Requests, sectors and bank conflicts of a rung, by line, without a GPU."),
         "export": ("export", "Export a rung: torch, the hub's kernels, KernelBench, LeetGPU, GPU MODE, flashinfer."),

@@ -19,8 +19,8 @@ def judge(
     workers: Annotated[int, typer.Option(help="Processes, each of a core (default: all cores).")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="Only the first case of each kernel.")] = False,
 ) -> None:
-    """Judge many kernels without a GPU, such as those that a program has written. The same lines get the same verdicts
-    on any machine.
+    """Judge many kernels without a GPU, such as those that a program has written. What is tried follows from executed
+    instructions, so that it does not depend on the machine's speed.
 
     Exit code 0: all were judged; 3: some were not.
 

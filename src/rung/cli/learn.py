@@ -68,7 +68,8 @@ def learn(
         return
     exercise = find(which, progress.solved, place)
     if solution:
-        _solution(exercise, sys.stdout)
+        print("\n".join(f"{line}  // {note}" if note else line for line, note in exercise.worked))
+        print(f"\n{exercise.why}")
         return
     path = folder / exercise.file
     out = sys.stderr if json else sys.stdout
@@ -108,12 +109,14 @@ def hint(which: Which, folder: Folder = Path(), source: From = None) -> None:
 
 
 def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
-    from rung.learn import KINDS
+    from rung.learn import KINDS, stars_of
 
     print(f"{exercise.number}. {exercise.chapter}, {KINDS[exercise.kind]}: {exercise.task}", file=out)
     if exercise.goal:
         aim = f"{exercise.aim}: " if exercise.aim else ""
         print(f"Target: {aim}{exercise.goal}, at {exercise.shape}.", file=out)
+    for count, what in enumerate(stars_of(exercise), 1):
+        print(f"{'★' * count:<3} {what}", file=out)
     print(f"\n{path} is the kernel. Change it, and run `rung learn {exercise.number}` again.", file=out)
     print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
 
@@ -124,8 +127,8 @@ def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> d
 
     facts = verdict_on(exercise, path, progress)
     if facts["cases"]:
-        sizes = "1 size" if facts["cases"] == 1 else f"{facts['cases']} sizes"
-        print(f"Checked at {sizes}, also for races and out-of-bounds accesses.", file=out)
+        count, how = facts["cases"], "but not at all:" if facts["state"] == "wrong" else "without a race or fault."
+        print(f"Right at {count} size{'s' if count > 1 else ''}, {how}", file=out)
     if facts["goal"] and facts["state"] == "solved" and not exercise.timed:
         print(f"Counted: {facts['goal']}", file=out)
     for symptom in facts["symptoms"]:
@@ -133,7 +136,7 @@ def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> d
         if "map" in symptom["facts"]:
             _show_wrong(symptom["facts"], out)
     if facts["state"] == "solved":
-        _celebrate(exercise, facts, out)
+        _celebrate(exercise, facts, progress, out)
     else:
         print(f"\nNot yet. `rung hint {exercise.number}` gives a hint.", file=out)
     return facts
@@ -149,13 +152,18 @@ def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
         print(line, file=out)
 
 
-def _celebrate(exercise: Exercise, facts: dict[str, Any], out: TextIO) -> None:
-    from rung.learn.grading import stars_of
+def _celebrate(exercise: Exercise, facts: dict[str, Any], progress: Progress, out: TextIO) -> None:
+    from rung.learn import chapters, exercises, stars_of
 
     print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved.", file=out)
+    if exercise.skill:
+        print(f"You can now {exercise.skill}.", file=out)
     if facts["work"] and exercise.par:
-        traffic = f"{facts['work']:,} sectors and passes (reference: {exercise.par:,})"
-        print(f"Your kernel: {traffic}{_times(facts['times'])}.", file=out)
+        said = f"Your kernel: {facts['work']:,} sectors and passes (reference: {exercise.par:,})"
+        if t := facts["times"]:  # predicted microseconds
+            said += f"; predicted on an {t['gpu']} at {t['at']}: {t['mine']:.3g} us "
+            said += f"(reference: {t['reference']:.3g} us, your best: {t['best']:.3g} us)"
+        print(f"{said}.", file=out)
     if meant := stars_of(exercise)[facts["stars"] :]:
         print(f"Next star: {meant[0]}.", file=out)
     if exercise.why:
@@ -163,23 +171,11 @@ def _celebrate(exercise: Exercise, facts: dict[str, Any], out: TextIO) -> None:
     print(f"`rung learn {exercise.number} --solution` shows the reference line by line.", file=out)
     if exercise.story:
         print(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", file=out)
-
-
-def _times(times: dict[str, Any]) -> str:
-    """Predicted microseconds: mine, the reference's, the best so far."""
-    if not times:
-        return ""
-    return (
-        f"; predicted on an {times['gpu']} at {times['at']}: {times['mine']:.3g} us "
-        f"(reference: {times['reference']:.3g} us, your best: {times['best']:.3g} us)"
-    )
-
-
-def _solution(exercise: Exercise, out: TextIO) -> None:
-    """The worked solution."""
-    for line, note in exercise.worked:
-        print(f"{line}  // {note}" if note else line, file=out)
-    print(f"\n{exercise.why}", file=out)
+    chapter = next(c for c in chapters(exercise.folder) if c.title == exercise.chapter)
+    done = sum(e.name in progress.solved for e in chapter.exercises)
+    later = (e for e in exercises(exercise.folder) if e.number > exercise.number and e.name not in progress.solved)
+    further = "".join(f" Next: `rung learn {e.number}` ({e.title})." for e in [*later][:1])
+    print(f"{chapter.title}: {done} of {len(chapter.exercises)} solved.{further}", file=out)
 
 
 def _passes_long_check(exercise: Exercise, path: Path, out: TextIO) -> bool:
@@ -210,7 +206,7 @@ def _again_at_each_save(exercise: Exercise, path: Path, progress: Progress, out:
 def _class(folder: Path, source: Path, json: bool) -> None:
     """What each learner of a class has solved."""
     from rung.learn import Progress, exercises
-    from rung.learn.grading import Standing, grade
+    from rung.learn.grading import grade
 
     if not folder.is_dir():
         raise RungError(f"there is no folder {folder}; each folder in it is a learner's.")
@@ -218,7 +214,7 @@ def _class(folder: Path, source: Path, json: bool) -> None:
     for learner in sorted(p for p in folder.iterdir() if p.is_dir()):
         for exercise in exercises(source):
             if (path := learner / exercise.file).is_file():
-                verdict = grade(exercise, path, Standing.of(exercise, Progress.read(learner)))
+                verdict = grade(exercise, path, Progress.read(learner))
                 rows.append(
                     {"learner": learner.name, "exercise": exercise.number, "name": exercise.name, **verdict.as_json()}
                 )

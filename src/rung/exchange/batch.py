@@ -2,7 +2,7 @@
 
 A line has an `id` and either `operation` and `source` (CUDA, or Python if `language` is python), or `reference` and
 `source`: a module with Model and get_inputs, and a candidate, as in KernelBench. Verdicts hold no times, and what is
-tried follows from instructions that were executed, not from seconds: the same file gets the same verdicts anywhere.
+tried follows from executed instructions, not from seconds; only the limit that ends an endless launch is CPU time.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ rung.exchange.notebook` brings it."""
 from __future__ import annotations
 
 import shlex
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from gpuless.doors.notebook import show
 
 _TRITON = "import triton"
 
@@ -17,12 +17,9 @@ def check_cell(line: str, cell: str) -> None:
     """`%%rung OPERATION [OPTIONS of rung check]`"""
     words = shlex.split(line)
     with tempfile.TemporaryDirectory(prefix="rung-cell-") as folder:
-        path = Path(folder) / ("cell.py" if _TRITON in cell else "cell.cu")
-        path.write_text(cell)
-        command = [sys.executable, "-m", "rung", "check", *words[:1], str(path), *words[1:]]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    print(done.stdout, end="")
-    print(done.stderr, end="", file=sys.stderr)
+        name = "cell.py" if _TRITON in cell else "cell.cu"
+        (Path(folder) / name).write_text(cell)
+        show("rung", "check", *words[:1], name, *words[1:], folder=folder)
 
 
 def load_ipython_extension(shell: Any) -> None:

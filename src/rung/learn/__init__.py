@@ -24,6 +24,8 @@ OWN = "RUNG_EXERCISES"  # a folder of one's own with an exercises.toml, in place
 RECORD = ".rung-learn.json"  # in the folder with the learner's files
 BLANK = re.compile(r"BLANK_\d")
 IDEA = re.compile(r'^(idea += *|"")"[^"]*("|""")', re.MULTILINE)  # what a file's first lines say of it
+MARGIN = 0.95  # of the reference's traffic or time: what counts as better
+SAME = 1.03  # predicted times that differ by less are the same
 KINDS = {"fill": "fill the blanks", "bug": "find the bug", "predict": "predict the counts", "write": "write the kernel"}
 
 
@@ -42,6 +44,7 @@ class Exercise:
     called: str = ""  # in the list; else its name
     kind: str = "fill"
     why: str = ""  # the solution, explained
+    skill: str = ""  # what a learner can do then: "You can now ..."
     goal: str = ""  # an expression over counters
     aim: str = ""  # the same in words
     timed: str = ""  # sizes at which the time is predicted
@@ -121,13 +124,25 @@ class Exercise:
         """The sizes at which the goal is counted."""
         return sizes_of(self.shape)
 
-    @property
-    def timed_dims(self) -> Values:
-        return sizes_of(self.timed)
-
 
 def sizes_of(shape: str) -> Values:
     return {name: int(value) for name, _, value in (part.partition("=") for part in shape.split(","))}
+
+
+def stars_of(exercise: Exercise) -> tuple[str, str, str]:
+    """What each star is for."""
+    if exercise.kind == "predict":
+        return "the prediction is right", "at most one prediction was wrong", "right at the first run"
+    first = "the result is right and the target is met" if exercise.goal else "the result is right"
+    second = f"at most {exercise.par:,} sectors and passes, as the reference has"
+    if exercise.kind == "bug":
+        here = f"(`{exercise.comment} here` at their ends; on the page, click their numbers)"
+        return first, second, f"you mark the one or two lines to blame {here} and run, before any change"
+    if exercise.timed:
+        return (first, f"predicted time within {SAME:g} of the reference's",
+                f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip
+    third = f"at most {exercise.best:,} sectors and passes (the reference has {exercise.par:,})"
+    return first, second, third if exercise.best else "no hint was used"
 
 
 @dataclass(frozen=True)

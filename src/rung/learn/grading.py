@@ -25,11 +25,12 @@ from gpuless.launch import Build
 from gpuless.session import ORDERS
 from rung import __version__
 from rung.check.compare import Measured
+from rung.check.diagnosis import index_names
 from rung.check.likeness import alternatives
 from rung.dtypes import SUMS, Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
-from rung.learn import BLANK, Exercise, Progress, by_name, operations, sizes_of, symptoms
+from rung.learn import BLANK, MARGIN, SAME, Exercise, Progress, by_name, operations, sizes_of, symptoms
 from rung.learn.running import Ran, Rung, run
 from rung.learn.symptoms import Symptom
 from rung.operation import Case, Operation, Values
@@ -40,9 +41,9 @@ from rung.rungs.python import PythonRung
 State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
+SHIFTED = "of the aim, shifted"  # by one element, as a part of a larger tensor may be
+NOTHING = Progress(Path(), {}, {}, {})  # that a learner has done
 SECONDS = 2.0  # without a thread that ends
-MARGIN = 0.95  # of the reference's traffic or time: what counts as better
-SAME = 1.03  # predicted times that differ by less are the same
 REPEATED = 0.25  # share of the stores that may be made twice, as where two vectors overlap at a row's end
 IN_WORDS = {  # figures as sentences name them
     "sectors_per_request": "sectors per load",
@@ -60,24 +61,6 @@ IN_WORDS = {  # figures as sentences name them
 }
 ANSWER = re.compile(r"constexpr\s+\w+\s+(ANSWER\w*)\s*=\s*([^;]+);")
 MARK = re.compile(r"[ \t]*(?://|#)[ \t]*here[ \t]*$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What a learner has done with an exercise before this run."""
-
-    hints: int = 0
-    tries: int = 0  # runs that have told something
-    found: bool = False  # the bug's lines, before any of these
-    best_us: float = math.inf
-
-    @staticmethod
-    def of(exercise: Exercise, progress: Progress) -> Standing:
-        name = exercise.name
-        return Standing(
-            progress.hints.get(name, 0), progress.tries.get(name, 0), progress.found.get(name, False),
-            progress.best.get(name, math.inf),
-        )  # fmt: skip
 
 
 @dataclass
@@ -98,21 +81,19 @@ class Verdict:
     def says(self) -> str:
         return " ".join(s.says for s in self.symptoms)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {n: v for n, v in self.case.items() if isinstance(v, int)}
+
     def as_json(self) -> dict[str, Any]:
         shown = [
             {"kind": s.kind, "when": s.when, "says": s.says, "lines": list(s.lines), "facts": finite(s.facts)}
             for s in self.symptoms
         ]
         blanks: list[str] = next((s.facts["blanks"] for s in self.symptoms if s.kind == "blank"), [])
-        rest = {
-            "blanks": blanks,
-            "goal": self.goal,
-            "work": self.work,
-            "stars": self.stars,
-            "cases": self.cases,
-            "case": {name: value for name, value in self.case.items() if isinstance(value, int | float)},
-            "times": finite(self.times),
-        }
+        rest: dict[str, Any] = {name: getattr(self, name) for name in ("goal", "work", "stars", "cases")}
+        rest["case"] = {name: value for name, value in self.case.items() if isinstance(value, int | float)}
+        rest |= {"blanks": blanks, "times": finite(self.times)}
         return {"state": self.state, "says": self.says, "symptoms": shown, **rest}
 
 
@@ -125,29 +106,12 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def stars_of(exercise: Exercise) -> tuple[str, str, str]:
-    """What each star is for."""
-    if exercise.kind == "predict":
-        return "the prediction is right", "at most one prediction was wrong", "right at the first run"
-    first = "the result is right and the target is met" if exercise.goal else "the result is right"
-    second = f"at most {exercise.par:,} sectors and passes, as the reference has"
-    if exercise.kind == "bug":
-        return first, second, "the bug's lines were marked before they were shown"
-    if exercise.timed:
-        return (first, f"predicted time within {SAME:g} of the reference's",
-                f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip
-    third = f"at most {exercise.best:,} sectors and passes (the reference has {exercise.par:,})"
-    return first, second, third if exercise.best else "no hint was used"
-
-
 def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, Any]:
     """The verdict as JSON has it, kept; that of an unchanged file is found there."""
     text = path.read_text(encoding="utf-8")
     kept = progress.graded.get(exercise.name, {})
     known = kept.get("digest") == _digest(exercise, text)
-    facts: dict[str, Any] = (
-        kept["verdict"] if known else grade(exercise, path, Standing.of(exercise, progress)).as_json()
-    )
+    facts: dict[str, Any] = kept["verdict"] if known else grade(exercise, path, progress).as_json()
     keep(exercise, text, facts, progress, again=known)
     return facts
 
@@ -171,7 +135,7 @@ def _digest(exercise: Exercise, text: str) -> str:
     return hashlib.sha256("\0".join((text, __version__, repr(exercise))).encode()).hexdigest()[:16]
 
 
-def grade(exercise: Exercise, path: Path, standing: Standing | None = None, *, drawn: bool = False) -> Verdict:
+def grade(exercise: Exercise, path: Path, progress: Progress | None = None, *, drawn: bool = False) -> Verdict:
     """The verdict on a file. What is seen first is said first: one mistake at a time. `drawn`: a wrong one is run for
     its drawings, too."""
     text = path.read_text(encoding="utf-8")
@@ -181,7 +145,7 @@ def grade(exercise: Exercise, path: Path, standing: Standing | None = None, *, d
     if exercise.kind == "predict" and _without_answers(text) != _without_answers(exercise.source):
         says = "Change only the answer: the question is about this kernel. Reset restores it."
         return Verdict("wrong", [Symptom("changed", "wrong", says)])
-    trial = _Trial(exercise, path, text, standing or Standing())
+    trial = _Trial(exercise, path, text, progress or NOTHING)
     if exercise.kind == "bug" and MARK.sub("", text).split() == exercise.source.split():
         return trial.hunt()
     verdict = trial.verdict()
@@ -197,12 +161,13 @@ def _without_answers(text: str) -> list[str]:
 
 
 class _Trial:
-    def __init__(self, exercise: Exercise, path: Path, text: str, standing: Standing) -> None:
-        self.exercise, self.path, self.text, self.standing = exercise, path, text, standing
+    def __init__(self, exercise: Exercise, path: Path, text: str, before: Progress) -> None:
+        self.exercise, self.path, self.text, self.before = exercise, path, text, before
         self.dtype: Dtype = dtype_named(exercise.dtype)
         self.of: Operation = operations.operation(exercise.operation)
         self.block: tuple[int, ...] = ()  # of threads; Triton's programs have none that a reader knows of
         self.done = 0
+        self.trying: tuple[Case, Values, dict[str, int], int] | None = None
 
     def hunt(self) -> Verdict:
         """Of a kernel whose bug is still there: are the lines marked? Only then is it said what is wrong."""
@@ -257,14 +222,15 @@ class _Trial:
     def _most_telling(
         self, rung: Rung, values: Values, found: list[Symptom], tuning: dict[str, int], rest: list[Case]
     ) -> Verdict:
-        """If the numbers have nothing in common, further cases may say more: the smallest ones."""
+        """If the numbers have nothing in common, further cases may say more: extreme ones, and the smallest."""
         verdict = Verdict("wrong", found, cases=self.done, case=values)
-        if found[0].kind != "values" or tuning:
+        if found[0].kind not in ("values", "inexact") or tuning:
             return verdict
-        for case in sorted(rest, key=self._size)[:MOST_FURTHER]:
+        extreme = operations.FURTHER.get(self.of.name, ())
+        for case in sorted(rest, key=lambda c: (c not in extreme, self._size(c)))[:MOST_FURTHER]:
             other = self.of.complete(case.values)
             with contextlib.suppress(RungError):
-                if (more := self._wrong(rung, case, other, tuning, 0)) and more[0].kind != "values":
+                if (more := self._wrong(rung, case, other, tuning, 0)) and more[0].kind not in ("values", "inexact"):
                     return Verdict("wrong", more, cases=self.done, case=other)
         return verdict
 
@@ -282,7 +248,8 @@ class _Trial:
                 yield Case(shape, values, magnitude=values.pop("magnitude", 1))
             return
         builds: set[Build] = set()
-        for case in (*operations.cases(self.of, self.dtype), Case("of the aim", self.exercise.dims)):
+        aims = [Case(name, self.exercise.dims) for name in ("of the aim", SHIFTED)]
+        for case in (*operations.cases(self.of, self.dtype), *aims):
             values = self.of.complete(case.values)
             if rung.refused_by_needs(values, self.dtype) is not None:
                 continue
@@ -294,14 +261,15 @@ class _Trial:
     def _wrong(self, rung: Rung, case: Case, values: Values, tuning: dict[str, int], number: int) -> list[Symptom]:
         """What is wrong in this case. Every second case has none of the operands that may be null, and operands that
         begin between multiples of 16 bytes, if the header does not exclude it."""
+        self.trying = case, values, tuning, number
         given = operations.inputs(self.of, values, self.dtype, number + 1, case)
         for operand in self.of.operands if number % 2 else ():
             if operand.nullable:
                 given.pop(operand.name, None)
         asked = gpuless.Settings(order=ORDERS[number % 3], seed=number, check_races=True, seconds=SECONDS)
-        shifted = number % 2 == 1 and isinstance(rung, CudaRung) and rung.header.align is None
+        odd = number % 2 == 1 or case.name == SHIFTED
+        shifted = odd and isinstance(rung, CudaRung) and rung.header.align is None
         ran = self._run(rung, values, given, asked, tuning, shifted=shifted)
-        self.done += 1
         used = {name: array for name, array in given.items() if name in rung.binds}
         with np.errstate(all="ignore"):
             truth = operations.reference(self.of, used, values)
@@ -310,6 +278,7 @@ class _Trial:
                 return self._explained(found, ran, values, tuning, given)
         if ran.unwritten:
             return [self._fault(ran.unwritten, values)]
+        self.done += 1
         return []
 
     def _compared(self, name: str, ran: Ran, truth: Any, used: Any, values: Values) -> Symptom | None:
@@ -324,7 +293,7 @@ class _Trial:
             return None
         inputs = operations.in_float64(self.of, used, values)
         found = measured.diagnosis(
-            axes=symptoms.axes_of(operand, got.ndim), unset=unset, inputs=inputs,
+            axes=index_names(operand.shape, got.ndim), unset=unset, inputs=inputs,
             alternatives=alternatives(self.of, values, inputs, name, self.dtype.size),
         )  # fmt: skip
         return symptoms.of_diagnosis(found) if found else symptoms.of_deviation(deviation)
@@ -343,7 +312,30 @@ class _Trial:
         return every
 
     def _fault(self, fault: EmulatorFault, values: Values) -> Symptom:
-        return self._placed(symptoms.of_fault(fault, self.block, self.text), values)
+        two = len({tuple(p.get("block", ())) for p in (fault.place, *fault.related)}) > 1
+        raced = fault.kind == "race" and fault.related and not two and self.exercise.suffix == ".cu"
+        repair = self._repair(fault, *self.trying) if raced and self.trying else ""
+        return self._placed(symptoms.of_fault(fault, self.block, self.text, repair, self.of.reduction), values)
+
+    def _repair(self, fault: EmulatorFault, case: Case, *how: Any) -> str:
+        """Which barriers end a race: found by experiment, as the case is run again with each."""
+        first, second = lines = sorted(p.get("line", 0) for p in (fault.place, *fault.related))
+        found = ""
+        for repair in symptoms.REPAIRS if first and (first != second or fault.record["memory"] != "global") else ():
+            with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
+                path, text = Path(folder) / self.path.name, symptoms.with_barriers(self.text, repair, first, second)
+                path.write_text(text, encoding="utf-8")
+                other = _Trial(self.exercise, path, text, self.before)
+                try:
+                    other._wrong(other._rung(), case, *how)
+                    return repair
+                except EmulatorFault as still:
+                    others = sorted(p.get("line", 0) for p in (still.place, *still.related))
+                    if still.kind == "race" and lines != others:
+                        found = found or repair  # this race is gone, another one is not
+                except RungError:
+                    continue
+        return found
 
     def _placed(self, found: Symptom, values: Values, without: tuple[str, ...] = ()) -> Symptom:
         """With the sizes and scalars in front."""
@@ -351,6 +343,8 @@ class _Trial:
             return found
         names = [n for n in values if n in (*self.of.dims, *self.of.scalars) or n.isupper()]
         where = f"At {', '.join(f'{n} = {values[n]:.4g}' for n in names)}"
+        if self.trying and (self.trying[0].change or self.trying[0].magnitude != 1):
+            where += f" ({self.trying[0].name})"
         where += f", without {' and '.join(without)}: " if without else ": "
         says = where + found.says[:1].lower() + found.says[1:]
         return replace(found, says=says)
@@ -386,6 +380,8 @@ class _Trial:
             verdict.state = "slow" if verdict.symptoms[0].when == "slow" else "wrong"
             return verdict
         self._rate(verdict, ran.launched)
+        if idle := symptoms.of_idle_blocks(ran.launched):
+            verdict.symptoms.append(idle)
         return verdict
 
     def _shortcomings(self, verdict: Verdict, launched: list[Launched], memory: list[Tensor]) -> list[Symptom]:
@@ -401,33 +397,30 @@ class _Trial:
         if self.exercise.goal:
             ((_, ok, verdict.goal),) = judge_goals([self.exercise.goal], launched)
             if not ok:
-                cost = symptoms.of_cost(launched, self._sizes(verdict), self.text, "slow")
+                cost = symptoms.of_cost(launched, verdict.sizes, self.text, "slow")
                 return [self._missed(verdict.goal), *([cost] if cost else [])]
         return []
-
-    def _sizes(self, verdict: Verdict) -> dict[str, int]:
-        return {n: int(v) for n, v in verdict.case.items() if isinstance(v, int)}
 
     def _rate(self, verdict: Verdict, launched: list[Launched]) -> None:
         """The stars of a solved exercise, and what is said of its cost."""
         if self.exercise.kind == "predict":
-            verdict.stars = max(1, 3 - self.standing.tries)
+            verdict.stars = max(1, 3 - self.before.tries.get(self.exercise.name, 0))
             return
         self._time(verdict)
-        par, best, mine = self.exercise.par, self.exercise.best, verdict.work
+        name, par, best, mine = self.exercise.name, self.exercise.par, self.exercise.best, verdict.work
         if self.exercise.timed:
             self._rate_time(verdict)
             return
         second = not par or mine <= par
-        third = {"bug": self.standing.found}.get(
-            self.exercise.kind, mine <= best if best else not self.standing.hints
+        third = {"bug": self.before.found.get(name)}.get(
+            self.exercise.kind, mine <= best if best else not self.before.hints.get(name)
         ) or mine <= MARGIN * par
         verdict.stars = 1 + second + (second and third)
         facts = {"work": mine, "par": par, "best": best}
         if par and mine <= MARGIN * par:
             says = f"Less memory traffic than the reference: {mine:,} sectors and passes instead of {par:,}."
             verdict.symptoms.append(Symptom("better", "solved", says, (), facts))
-        elif not second and (cost := symptoms.of_cost(launched, self._sizes(verdict), self.text, "solved")):
+        elif not second and (cost := symptoms.of_cost(launched, verdict.sizes, self.text, "solved")):
             says = f"Your kernel takes {mine:,} sectors and passes, the reference {par:,}."
             verdict.symptoms += [Symptom("work", "solved", says, (), facts), cost]
 
@@ -435,14 +428,13 @@ class _Trial:
         """Predicted microseconds of this kernel, the reference and the best so far."""
         shape = self.exercise.timed or self.exercise.shape
         mine, theirs = self._predicted_us(self.path, shape), _reference_us(self.exercise.name, self.exercise.folder)
-        best = min(mine, self.standing.best_us)
+        best = min(mine, self.before.best.get(self.exercise.name, math.inf))
         verdict.times = {"mine": mine, "reference": theirs, "best": best, "gpu": gpus.usual().name, "at": shape}
 
     def _rate_time(self, verdict: Verdict) -> None:
         """Of a kernel that meets its target: is it predicted to be as fast as the reference?"""
         ours, theirs, most = verdict.times["mine"], verdict.times["reference"], self.exercise.within
-        said = f"predicted {ours:.3g} us on an {verdict.times['gpu']} (reference: {theirs:.3g} us)"
-        verdict.goal = said
+        verdict.goal = said = f"predicted {ours:.3g} us on an {verdict.times['gpu']} (reference: {theirs:.3g} us)"
         facts = {"predicted_us": ours, "reference_us": theirs, "gpu": verdict.times["gpu"], "at": self.exercise.timed}
         if ours > most * theirs:
             target = f"the target is at most {most:g} times the reference's"
@@ -451,8 +443,9 @@ class _Trial:
             return
         verdict.stars = 1 + (ours <= SAME * theirs) + (ours <= MARGIN * theirs)
         if verdict.stars != 2:
-            than = "Faster than the reference" if verdict.stars == 3 else "The reference is faster"
-            kind = "better" if verdict.stars == 3 else "time"
+            than, kind = (
+                ("Faster than the reference", "better") if verdict.stars == 3 else ("The reference is faster", "time")
+            )
             verdict.symptoms.append(Symptom(kind, "solved", f"{than} at {self.exercise.timed}: {said}.", (), facts))
 
     def _predicted_us(self, path: Path, shape: str) -> float:
@@ -472,7 +465,7 @@ class _Trial:
         counts = re.sub(r"\b\w+: ", "", counts)
         idle = "No copy is in flight when the wait ends: nothing overlaps"
         said = idle if kind == "overlap" else f"counted: {counts}"
-        says = f"Correct, but not yet at the target ({aim}); {said}."
+        says = f"The result is right. The target: {aim}; {said}."
         return Symptom(kind, "slow", says, (), {"goal": self.exercise.goal})
 
     def _predicted(self, asked: Mapping[str, str], launched: list[Launched]) -> list[Symptom]:
@@ -492,6 +485,8 @@ class _Trial:
                 says = f"Your answer {said:g}{of} is too {'low' if said < truth else 'high'}."
                 facts = {"name": name, "predicted": said, "counted": truth}
                 every.append(Symptom("prediction", "wrong", says, (), facts))
+                if self.before.tries.get(self.exercise.name, 0):
+                    every.append(symptoms.of_counts(launched[0], figure, self.text))
         return every
 
 
@@ -506,7 +501,7 @@ def _reference_us(name: str, source: Path) -> float:
     with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
         path = Path(folder) / exercise.file
         path.write_text(exercise.solved, encoding="utf-8")
-        return _Trial(exercise, path, exercise.solved, Standing())._predicted_us(path, exercise.timed or exercise.shape)
+        return _Trial(exercise, path, exercise.solved, NOTHING)._predicted_us(path, exercise.timed or exercise.shape)
 
 
 def work(launched: list[Launched]) -> int:

@@ -60,9 +60,9 @@ def _own(
     return Operation(name, summary, dims, operands, reference, cost, every, {}, reduction=reduction)
 
 
-def _tied(x: Array, _: object) -> Array:
-    """Whole numbers, of which several are the largest."""
-    return np.round(x)
+def _apart(x: Array, _: object) -> Array:
+    """Every second row far above zero, the others far below."""
+    return np.asarray(x + 200 * (-1.0) ** np.arange(x.shape[-2])[:, None])
 
 
 _OWN = {
@@ -110,7 +110,7 @@ _OWN = {
             (Operand("x", ("B", "N")), Operand("out", ("B",), role="out", dtype="i32")),
             lambda t, _: {"out": np.argmax(t["x"], -1).astype(float)},
             ({"B": 1, "N": 1}, {"B": 9, "N": 100}, {"B": 5, "N": 31}, {"B": 4, "N": 257},
-             Case("ties", {"B": 16, "N": 300}, change={"x": _tied}),
+             Case("ties", {"B": 16, "N": 300}, change={"x": lambda x, _: x.round()}),
              Case("all below zero", {"B": 3, "N": 70}, change={"x": lambda x, _: x - 100})),
             "N",
         ),
@@ -121,7 +121,7 @@ _OWN = {
             (Operand("x", ("B", "N")), Operand("dy", ("B", "N")), Operand("out", ("B", "N"), role="out")),
             _softmax_backward,
             ({"B": 1, "N": 1}, {"B": 3, "N": 33}, {"B": 2, "N": 128}, {"B": 5, "N": 97},
-             Case("far above zero", {"B": 2, "N": 70}, change={"x": lambda x, _: x + 100})),
+             Case("rows far apart", {"B": 3, "N": 70}, change={"x": _apart})),
             "N",
         ),
     )
@@ -133,15 +133,21 @@ FURTHER = {  # for mistakes that the others do not find: powers that overflow or
     "softmax": (
         Case("scores beyond exp", dict(B=1, NH=1, T=3, S=70, causal=0, scale=1.0), magnitude=100.0),
         Case("single scores far below zero", dict(B=1, NH=1, T=9, S=1, causal=0, scale=1.0), magnitude=200.0),
+        Case("masked scores far above others", dict(B=1, NH=1, T=9, S=9, causal=1, scale=1.0), magnitude=200.0),
+        Case("rows far apart", dict(B=2, NH=1, T=3, S=40, causal=0, scale=1.0), change={"x": _apart}),
     ),
     "residual": (Case("many short rows", dict(B=2, T=300, C=3)),),
     "layernorm": (Case("another eps", dict(B=1, T=6, C=129, eps=2e-2), magnitude=0.1),),
     "rmsnorm": (Case("another eps", dict(B=2, T=3, C=129, eps=2e-2), magnitude=0.1),),
     "attention": (
-        Case("scores beyond exp", dict(B=1, T=9, C=32, NH=1, scale=1.0), magnitude=5.0),
+        Case("scores beyond exp", dict(B=1, T=40, C=64, NH=1, scale=1.0), magnitude=5.0),
         Case("two texts, every key", dict(B=2, T=37, C=64, NH=2, causal=0)),
     ),
-    "cached_attention": (Case("two texts of unequal length", dict(B=2, T=3, S=37, C=64, NH=2)),),
+    "cached_attention": (
+        Case("two texts of unequal length", dict(B=2, T=3, S=37, C=64, NH=2)),
+        Case("scores beyond exp", dict(B=8, T=3, S=20, C=64, NH=2, scale=1.0), magnitude=12.0),
+        Case("single scores far from zero", dict(B=9, T=1, S=1, C=64, NH=2, scale=1.0), magnitude=5.0),
+    ),
 }
 
 
@@ -152,11 +158,6 @@ def operation(name: str) -> Operation:
 def shipped(name: str) -> bool:
     """Whether `rung check` knows the operation, too."""
     return name not in _OWN
-
-
-def known() -> frozenset[str]:
-    """The course's own operations."""
-    return frozenset(_OWN)
 
 
 def reference(of: Operation, given: Arrays, values: Values) -> Arrays:

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpuless.counts.counters import Launched
-from gpuless.counts.counters_explained import hottest, per_request, reason
+from gpuless.counts.counters import TRACED, Launched
+from gpuless.counts.counters_explained import OF_LANES, hottest, per_request, reason
+from gpuless.facts.limits import limits
+from gpuless.machine import ARCH
 from rung.check.compare import Deviation
-from rung.check.diagnosis import Diagnosis, index_names, shown
+from rung.check.diagnosis import Diagnosis, shown
 from rung.errors import EmulatorFault, RungError
-from rung.operation import Operand, Values
+from rung.operation import Values
 from rung.profile.counted import Tensor
 from rung.show import layouts
 
@@ -56,11 +58,63 @@ def _warp(place: Mapping[str, Any], block: Sequence[int]) -> int:
 def _quote_line(place: Mapping[str, Any], source: str) -> str:
     """The line of a place, with its text."""
     number, lines = place.get("line", 0), source.splitlines()
-    return f"line {number} `{lines[number - 1].strip()}`" if 0 < number <= len(lines) else "a line that is not known"
+    text = lines[number - 1].strip().removesuffix("// here").strip() if 0 < number <= len(lines) else ""
+    return f"line {number} `{text}`" if text else "a line that is not known"
 
 
-def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom:
-    """The sentence about a fault of the machine."""
+_NEXT = "begins while other threads are still in this one: put `__syncthreads()`"
+REPAIRS = {  # of a race, in the order in which they are tried: barriers before the second line, behind it, ...
+    "b": "Put `__syncthreads()` between them",
+    "a": f"The next round of the loop {_NEXT} at the end of the round, after line {{}}",
+    "f": f"The next call, or the next round of the loop, {_NEXT} before line {{}}",
+    "ba": "Put `__syncthreads()` between them, and another one after line {}, where the round ends",
+}
+
+
+def with_barriers(source: str, repair: str, first: int, second: int) -> str:
+    """The source with one of REPAIRS; no line moves."""
+    lines, barrier = source.splitlines(), "__syncthreads();"
+    if "a" in repair:
+        code, slashes, said = lines[second - 1].partition("//")
+        lines[second - 1] = f"{code} {barrier} {slashes}{said}"
+    for at in {"b": [second], "f": [first]}.get(repair[0], []):
+        lines[at - 1] = f"{barrier} {lines[at - 1]}"
+    return "\n".join(lines) + "\n"
+
+
+def _mend(fault: EmulatorFault, block: Sequence[int], hows: list[str], repair: str, sums: bool) -> str:
+    """What repairs a race of two threads."""
+    here, there = fault.place, fault.related[0]
+    unit, shared = "thread" if block else "program", fault.record.get("memory") != "global"
+    first, second = sorted(p.get("line", 0) for p in (here, there))
+    which = ""
+    if shared and block:
+        one_warp = _warp(here, block) == _warp(there, block)
+        way = "is enough only if no other warp uses these elements" if one_warp else "orders the lanes of one warp only"
+        which = f"; `__syncwarp()` {way}"
+    if repair and first == second:
+        found = "One round of the loop reads what another thread wrote in the round before: put `__syncthreads()` at"
+        return f"{found} the start or at the end of each round{which}"
+    if repair:
+        return REPAIRS[repair].format(first if repair == "f" else second) + which
+    if hows == ["writes", "writes"]:
+        same = block and here["block"] != there["block"] and here.get("thread") == there.get("thread")
+        why = "the index does not depend on the block, or " if same else ""
+        more = f". Where the {unit}s' numbers are to be added, use `atomicAdd`" if sums and not shared else ""
+        return f"Exactly one {unit} should write each element: {why}an index, a stride or a bound is wrong{more}"
+    if first == second and not shared:
+        return f"`atomicAdd` reads, adds and writes in a single step: several {unit}s may add to one element"
+    if not block or here["block"] != there["block"]:
+        return "Blocks cannot wait for each other within a kernel: let another kernel read it, or use an atomic"
+    if first == second:
+        found = "One statement both reads and writes it: read into a variable, `__syncthreads()`, then write; and"
+        return f"{found} `__syncthreads()` again before the next round"
+    return REPAIRS["b"] + which
+
+
+def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: str = "", terms: Any = 1) -> Symptom:
+    """The sentence about a fault of the machine. Of a race: the one of REPAIRS that ended it when it was tried, and
+    how many terms the operation adds to one."""
     lines = tuple(p["line"] for p in (fault.place, *fault.related) if "line" in p)
     memory, operand, what, lacks = (fault.record.get(n, "") for n in ("memory", "operand", "what", "lacks"))
     here, who = _quote_line(fault.place, source), _thread(fault.place, block)
@@ -68,29 +122,14 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
         other = fault.related[0]
         two = block and fault.place["block"] != other["block"]
         whose = [f" of block {p['block'][0]}" if two else "" for p in (fault.place, other)]
-        if memory == "global":
-            unit = "thread" if block else "program"
-            mend = f"Make exactly one {unit} write each element, or use an atomic operation"
-        elif _warp(fault.place, block) == _warp(other, block):
-            mend = (
-                "Put `__syncthreads()` between them; `__syncwarp()` is enough only if no other warp uses these elements"
-            )
-        else:
-            mend = "They are in different warps: `__syncthreads()` orders them, `__syncwarp()` does not"
-        both = (f"{who}{whose[0]}", f"{_thread(other, block)}{whose[1]}")
+        hows = ["writes" if what.startswith("writes") else "reads", "writes" if what.endswith("written") else "reads"]
+        both = (f"{who}{whose[0]} {hows[0]} it", f"{_thread(other, block)}{whose[1]} {hows[1]} it")
         if fault.place.get("line") == other.get("line"):
             where = f"{both[0]} and {both[1]}, both in {here}"
-            if memory != "global":
-                mend = f"One statement both reads and writes it: read into a variable, wait, then write. {mend}"
         else:
             where = f"{both[0]} in {here}, {both[1]} in {_quote_line(other, source)}"
-            if memory != "global" and _has_barrier(source, fault.place.get("line", 0), other.get("line", 0)):
-                mend = (
-                    "The barrier between these lines does not order the next time that this code runs (a later "
-                    f"iteration, or a second call). {mend}"
-                )
-        apart = "At least one of them writes, and no barrier or atomic separates them"
-        says = f"a race on {operand}: {where}. {apart}. {mend}"
+        mend = _mend(fault, block, hows, repair, str(terms) != "1")
+        says = f"a race on {operand}: {where}. No barrier or atomic separates them. {mend}"
     elif fault.kind == "race" and fault.related:
         there = _quote_line(fault.related[0], source)
         says = f"a race: {who} in {here} {what} in {there}, and does not wait for it: {operand}"
@@ -116,21 +155,8 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str) -> Symptom
     return Symptom(fault.kind, "wrong", f"{_upper(says)}.", lines, {"memory": memory, "operand": operand})
 
 
-def _has_barrier(source: str, one: int, other: int) -> bool:
-    """Between two lines."""
-    first, last = sorted((one, other))
-    return any("__syncthreads()" in line.partition("//")[0] for line in source.splitlines()[first : last - 1])
-
-
-_RENAMED = {  # what older books call it
-    "__shfl_xor": "__shfl_xor_sync(0xffffffff, ...)",
-    "__shfl_down": "__shfl_down_sync(0xffffffff, ...)",
-    "__shfl_up": "__shfl_up_sync(0xffffffff, ...)",
-    "__shfl": "__shfl_sync(0xffffffff, ...)",
-    "__any": "__any_sync(0xffffffff, ...)",
-    "__all": "__all_sync(0xffffffff, ...)",
-    "__ballot": "__ballot_sync(0xffffffff, ...)",
-}
+_OLD = ("shfl_xor", "shfl_down", "shfl_up", "shfl", "any", "all", "ballot")  # without a mask, in older books
+_RENAMED = {f"__{name}": f"__{name}_sync(0xffffffff, ...)" for name in _OLD}
 
 
 def of_error(error: RungError, values: Values) -> Symptom:
@@ -146,10 +172,6 @@ def of_error(error: RungError, values: Values) -> Symptom:
     if " is 0." in text and values:
         more += f" That is so at {', '.join(f'{n} = {v:.4g}' for n, v in values.items() if n.isupper())}."
     return Symptom(kind, "wrong", text + more, lines, {"instead": renamed})
-
-
-def axes_of(operand: Operand, ndim: int) -> tuple[str, ...]:
-    return index_names(operand.shape, ndim)
 
 
 def of_diagnosis(found: Diagnosis) -> Symptom:
@@ -208,6 +230,41 @@ def of_repeated_stores(
         facts = {"output": name, "element": element, "threads": len(who), "times": stores / len(writers)}
         return Symptom("repeated", "slow", _upper(says), (line,), facts)
     return None
+
+
+def of_idle_blocks(launched: Sequence[Launched]) -> Symptom | None:
+    """Whether blocks of a launch store nothing: more were started than there is work for."""
+    for kernel in launched:
+        blocks, some = math.prod(kernel.config.grid), [a for a in kernel.accesses if a.memory == "global"]
+        stores = {r.block for r in kernel.trace if r.access.memory == "global" and r.access.direction == "write"}
+        traced = len(kernel.trace) < TRACED and not any(a.way == "atomic" for a in some)
+        if traced and stores and (idle := blocks - len(stores)):
+            says = f"Your launch has {idle} block{'s' if idle > 1 else ''} too many: {len(stores)} of {blocks} store "
+            says += "something. Rounding up (`ceil_div`) starts exactly as many blocks as are needed."
+            return Symptom("idle", "solved", says, (), {"blocks": blocks, "idle": idle})
+    return None
+
+
+def of_counts(kernel: Launched, figure: str, source: str) -> Symptom:
+    """What a figure that was predicted is made of, by line."""
+    parts: dict[int, str] = {}
+    shared = figure in ("shared_loads", "ways_load")
+    for (_, line), lanes in kernel.lanes.items():
+        if count := lanes[OF_LANES.get(figure, "")]:
+            parts[line] = f"executes {count:,} of them, one for each thread"
+    for access, counts in kernel.accesses.items():
+        asked = (access.memory, access.direction, access.way) == ("shared" if shared else "global", "read", "plain")
+        if asked and figure not in ("resident", *OF_LANES):
+            why = f"; {reason(access, kernel.worst[access])}" if access in kernel.worst else ""
+            more = f" ({per_request(access, counts)[0]:.3g} {'passes' if shared else 'sectors'} each{why})"
+            parts[access.line] = f"makes {counts.requests:,} loads, of {counts.bytes:,} bytes in all"
+            parts[access.line] += "" if figure.endswith("_loads") else more
+    says = "; ".join(f"{_quote_line({'line': line}, source)} {said}" for line, said in sorted(parts.items()))
+    if figure == "resident":
+        threads, of, size = kernel.config.threads, limits(ARCH), kernel.shared_size + limits(ARCH).shared_reserved
+        says = f"{of.threads_sm:,} threads / {threads} = {of.threads_sm // threads} blocks, and "
+        says += f"{of.shared_sm:,} bytes of shared memory / {size:,} = {of.shared_sm // size} blocks"
+    return Symptom("counted", "wrong", f"Counted: {says}.", tuple(sorted(parts)), {"figure": figure})
 
 
 def of_cost(launched: Sequence[Launched], sizes: Mapping[str, int], source: str, when: When) -> Symptom | None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import select
+import socket
 import sys
 import threading
+import time
+from collections.abc import Callable
 from functools import cache
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,11 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gpuless import machine
-from gpuless.counts.counters_explained import figures
 from rung.errors import RungError
-from rung.learn import KINDS, Chapter, Exercise, Progress, by_name, chapters, find, grading
-from rung.show import drawings
+from rung.learn import KINDS, Exercise, Progress, by_name, chapters, find, stars_of
+from rung.show import colours
 
 PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -33,7 +35,8 @@ TITLES = {  # of figures that a learner predicts; that of the first which the ai
     "atomics": "How many atomic operations do all warps make together?",
 }
 _grading = threading.Lock()  # the machine counts one launch at a time
-_ready = threading.Event()  # the machine is compiled
+_runs: list[str] = []  # that learners wait for: drawings let them go first
+_shown, _ready = threading.Event(), threading.Event()  # an exercise has been asked for; the machine is compiled
 
 
 def serve(folder: Path, source: Path, port: int) -> None:
@@ -74,9 +77,19 @@ class _Server(ThreadingHTTPServer):
 
 def _prepare() -> None:
     """Compiles the machine while the first task is read."""
+    _shown.wait(5)
+    grading, _ = _machinery()
     with contextlib.suppress(RungError), _grading:
-        machine.library()
+        grading.machine.library()
         _ready.set()
+
+
+def _machinery() -> tuple[Any, Any]:
+    """What runs kernels and draws them: half a second to import, without which the first page is shown."""
+    from rung.learn import grading
+    from rung.show import drawings
+
+    return grading, drawings
 
 
 class Course:
@@ -97,11 +110,7 @@ class Course:
             }
             for chapter in chapters(self.source)
         ]
-        return {
-            "chapters": every,
-            "next": find("next", progress.solved, self.source).number,
-            "ready": _ready.is_set(),
-        }
+        return {"chapters": every, "next": find("next", progress.solved, self.source).number, "ready": _ready.is_set()}
 
     def exercise(self, number: str) -> dict[str, Any]:
         exercise, progress = find(number, None, self.source), Progress.read(self.folder)
@@ -111,6 +120,7 @@ class Course:
         chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
         seen = progress.hints.get(exercise.name, 0)
         solved = exercise.name in progress.solved
+        _shown.set()
         return {
             "number": exercise.number, "title": exercise.title, "kind": exercise.kind, "does": KINDS[exercise.kind],
             "comment": exercise.comment, "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
@@ -119,14 +129,15 @@ class Course:
             "theory": bool(chapter.text), "first": exercise == chapter.exercises[0], "par": exercise.par,
             "hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
             "question": TITLES.get(_asked_figure(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
-            "for": grading.stars_of(exercise),
+            "for": stars_of(exercise), "skill": exercise.skill,
             "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
         }  # fmt: skip
 
-    def theory(self, number: str) -> dict[str, Any]:
+    def theory(self, number: str, draw: Callable[..., str]) -> dict[str, Any]:
         """The chapter's page with its drawings, for which kernels are run: asked for when the rest is shown."""
         exercise = find(number, None, self.source)
-        return {"about": _page(next(c for c in chapters(self.source) if exercise in c.exercises))}
+        chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
+        return {"about": as_html(chapter.text, chapter.folder, draw)}
 
     def solution(self, number: str) -> dict[str, Any]:
         exercise = find(number, None, self.source)
@@ -139,14 +150,21 @@ class Course:
         if not isinstance(text, str):
             raise RungError("the request has no text.")
         path.write_text(text, encoding="utf-8")
-        with _grading:
-            progress = Progress.read(self.folder)
-            verdict = grading.grade(exercise, path, grading.Standing.of(exercise, progress), drawn=True)
-            grading.keep(exercise, text, verdict.as_json(), progress)
-        found = verdict.as_json()
+        grading, drawings = _machinery()
+        _runs.append(number)
+        try:
+            with _grading:
+                progress = Progress.read(self.folder)
+                verdict = grading.grade(exercise, path, progress, drawn=True)
+                grading.keep(exercise, text, verdict.as_json(), progress)
+        finally:
+            _runs.pop()
+        found: dict[str, Any] = verdict.as_json()
         if verdict.counted is not None and not (exercise.predict and verdict.state != "solved"):  # they show the counts
-            found["drawn"] = _drawn(verdict, path.name, text)
-            found |= _answer(exercise, verdict)
+            found["drawn"] = drawings.section(verdict.counted, {path.name: text}, verdict.sizes)
+            counted, name = grading.figures(verdict.counted.kernels[0]), _asked_figure(exercise)
+            counted["conflicts"] = counted.get("conflicts_load", 0) + counted.get("conflicts_store", 0)
+            found |= {"answer": counted[name]} if name in counted else {}
         if found["state"] == "solved":
             found |= {"why": as_html(exercise.why), "story": list(exercise.story)}
         return found
@@ -169,55 +187,38 @@ def _asked_figure(exercise: Exercise) -> str:
     return next((name for name in TITLES if re.search(rf"\b{name}\b", exercise.goal)), "")
 
 
-def _answer(exercise: Exercise, verdict: grading.Verdict) -> dict[str, float]:
-    assert verdict.counted is not None
-    name, found = _asked_figure(exercise), figures(verdict.counted.kernels[0])
-    counted = (
-        found.get("conflicts_load", 0) + found.get("conflicts_store", 0) if name == "conflicts" else found.get(name)
-    )
-    return {} if counted is None else {"answer": counted}
-
-
-def _drawn(verdict: grading.Verdict, name: str, text: str) -> str:
-    assert verdict.counted is not None
-    sizes = {n: v for n, v in verdict.case.items() if isinstance(v, int)}
-    return drawings.section(verdict.counted, {name: text}, sizes)
-
-
 @cache
 def picture(name: str, part: str, source: Path) -> str:
     """The drawing of an exercise's solution (`part` is solved) or another answer (BLANK_1=TEXT): the line that wastes
     most, or all; `events`: only what the solution's first block does, one event after the other."""
+    grading, drawings = _machinery()
     exercise = by_name(name, source)
     blank, _, answer = part.partition("=")
     text = exercise.solved if part in ("solved", "events") else exercise.filled({**exercise.solution, blank: answer})
-    with TemporaryDirectory() as folder, _grading:
+    with TemporaryDirectory() as folder:
         path = Path(folder) / exercise.file
         path.write_text(text, encoding="utf-8")
         verdict = grading.grade(exercise, path, drawn=True)
         if verdict.counted is None:
             return ""
+        every = str(drawings.section(verdict.counted, {path.name: text}, verdict.sizes))
         if part == "events":
-            events = re.search("<p>The first block of .*?</div>", _drawn(verdict, path.name, text), re.DOTALL)
+            events = re.search("<p>The first block of .*?</div>", every, re.DOTALL)
             return events[0] if events else ""
         line = drawings.costliest(verdict.counted, {path.name: text}, {})
-        line = re.sub(r"Line \d+, (l|s)", lambda m: m[1].upper(), line)  # of a file that the reader does not have
-        return line or _drawn(verdict, path.name, text)
-
-
-def _page(chapter: Chapter) -> str:
-    return as_html(chapter.text, chapter.folder)
+        # Of a file that the reader does not have.
+        return re.sub(r"Line \d+, (l|s)", lambda m: m[1].upper(), line) or every
 
 
 DRAW = re.compile(r"\{draw (\w+) (.+?)\}")
 
 
-def as_html(text: str, source: Path | None = None) -> str:
+def as_html(text: str, source: Path | None = None, draw: Callable[..., str] = lambda *of: picture(*of)) -> str:
     """Paragraphs, headings, lists, code and pictures of a page that is written in simple Markdown."""
     parts = []
     for block in re.split(r"\n\s*\n", text.strip()):
         if (asked := DRAW.fullmatch(block.strip())) and source:
-            parts.append(f'<div class="drawn">{picture(asked[1], asked[2], source)}</div>')
+            parts.append(f'<div class="drawn">{draw(asked[1], asked[2], source)}</div>')
         elif block.startswith("#"):
             level = len(block) - len(block.lstrip("#"))
             parts.append(f"<h{level + 1}>{_inline(block.lstrip('# '))}</h{level + 1}>")
@@ -242,9 +243,9 @@ def _inline(text: str) -> str:
 
 def style() -> str:
     """The page's style sheet, with the drawings' colours and rules."""
-    light, dark = drawings.variables("light"), drawings.variables("dark")
+    light, dark = colours.variables("light"), colours.variables("dark")
     own = (PAGE / "page.css").read_text(encoding="utf-8")
-    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{drawings.RULES}\n{own}"
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{colours.RULES}\n{own}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -259,7 +260,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(style().encode(), TYPES[".css"])
         elif path == "/course":
             self._answer(self.course.overview)
-        elif match := re.fullmatch(r"/(exercise|theory|solution)/(\d+)", path):
+        elif match := re.fullmatch(r"/theory/(\d+)", path):
+            self._answer(lambda: self.course.theory(match[1], self._draw))
+        elif match := re.fullmatch(r"/(exercise|solution)/(\d+)", path):
             self._answer(lambda: getattr(self.course, match[1])(match[2]))
         else:
             file = PAGE / ("index.html" if path == "/" else path.lstrip("/"))
@@ -286,6 +289,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(b"refused", "text/plain", 400)
             return
         self._answer(lambda: getattr(self.course, match[2])(match[1], asked))
+
+    def _draw(self, *of: Any) -> str:
+        """A picture, once no run waits, and if the page still does."""
+        while True:
+            with _grading:
+                if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+                    raise ConnectionAbortedError
+                if not _runs:
+                    return picture(*of)
+            time.sleep(0.02)
 
     def _is_foreign(self) -> bool:
         """Whether a name that leads here from elsewhere is asked for; then nothing is done but to refuse."""

@@ -39,17 +39,24 @@ FaultKind = Literal[
     "barrier", "deadlock", "bounds", "shared", "unsupported", "trap", "race", "async", "unwritten", "unfinished"
 ]
 FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
+MEANINGS: dict[str, str] = {
+    "race": "Two threads, launches or the host access the same memory, one of them writes, and nothing orders them.",
+    "bounds": "A kernel accesses memory outside of every allocation.",
+    "unwritten": "A kernel reads memory that nothing has written.",
+    "barrier": "Not all threads of a barrier reach it.",
+    "deadlock": "No thread of the kernel can go on.",
+    "trap": "A kernel stops itself: a failed assert, a division by zero.",
+    "async": "A mistake in asynchronous work: an uninitialised mbarrier, one arrival too many, a missing fence.",
+    "shared": "A launch asks for more shared memory than the GPU has.",
+    "unsupported": "The machine code has an instruction that is not executed here.",
+    "unfinished": "A kernel whose blocks end one after the other has reached its limit of time.",
+}
 
 
 class EmulatorFault(UserError):
     """A fault inside an emulated kernel; the process and later launches are unharmed. `place` and `related` say where,
     as the findings of a document do: file, line, kernel, block and thread as far as they are known; `record` has the
-    memory, the operand at the address, what is done, and what lacks.
-
-    `kind`: a barrier that not all threads reach, a deadlock, an access outside a buffer, too much shared
-    memory, something that the emulator does not model, a trap (a failed assert, a division by zero), a race, a mistake
-    in asynchronous work (an uninitialised byte barrier, one arrival too many, a missing fence), a read of what
-    nothing has written, or a limit on time that a kernel reached whose blocks end one after the other.
+    memory, the operand at the address, what is done, and what lacks. MEANINGS has the kinds.
     """
 
     def __init__(

@@ -209,7 +209,7 @@ def code_only(source: str) -> str:
 
 
 _WARP_CALL = re.compile(
-    r"\b__(?:shfl|any|all|ballot|match|reduce|syncwarp)\w*\s*\(\s*([^,()]*(?:\([^()]*\)[^,()]*)*)"
+    r"\b__(?:shfl|any|all|ballot|match|reduce)\w*\s*\(\s*([^,()]*(?:\([^()]*\)[^,()]*)*)"
 )
 _WHOLE = r"(?:\(*(?:unsigned|uint32_t)?\)?\(?(?:0[xX][fF]{8}|~\s*0|-1|UINT32_MAX)[uUlL]*\)*|__activemask\(\s*\))"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -35,11 +34,6 @@ def places(finding: Finding) -> Iterator[tuple[str, str, int]]:
             yield (what, *where)
 
 
-def text(finding: Finding) -> str:
-    """What a finding says, without what Numba adds to the names of kernels."""
-    return re.sub(r"\[abi:\w+\]", "", finding["text"])
-
-
 def text_of_line(file: str, line: int) -> str:
     """A line of a source, empty where it cannot be read."""
     try:
@@ -50,7 +44,7 @@ def text_of_line(file: str, line: int) -> str:
 
 def paragraph(finding: Finding) -> str:
     """A finding with its lines, for people."""
-    told = [f"{finding['kind']}: {text(finding)}"]
+    told = [f"{finding['kind']}: {finding['text']}"]
     told += [f"  {file}:{line}: {text_of_line(file, line)}  ({what})" for what, file, line in places(finding)]
     return "\n".join(told)
 

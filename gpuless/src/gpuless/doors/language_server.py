@@ -18,9 +18,6 @@ from gpuless.doors import findings
 from gpuless.program import building, execution
 
 _SECONDS = 60.0  # until a program is ended
-_ERROR = re.compile(
-    r"^(?P<file>[^\s(:][^(:\n]*)(?:\((?P<line>\d+)\)|:(?P<other>\d+):\d+): (?:fatal )?error ?:? ?(?P<text>.*)", re.M
-)
 _MAIN = re.compile(r"\bint\s+main\s*\(")
 _SCRIPT = re.compile(r"^if __name__ == ['\"]__main__['\"]", re.M)
 
@@ -33,7 +30,8 @@ def examine(path: Path, gpu: str) -> tuple[list[findings.Finding], dict[tuple[st
             try:
                 command = [str(building.program([path], building.Options(gpu=gpu)))]
             except CompileError as problem:
-                return compiler_errors(str(problem), path), {}
+                plain = {"kind": "compile", "text": str(problem)[:2000], "place": {"file": str(path), "line": 1}}
+                return [*building.errors_in(str(problem))] or [plain], {}
         elif path.suffix == ".py" and _SCRIPT.search(text):
             command = [sys.executable, str(path)]
         else:
@@ -45,14 +43,6 @@ def examine(path: Path, gpu: str) -> tuple[list[findings.Finding], dict[tuple[st
         except UserError as problem:
             return [{"kind": "program", "text": str(problem), "place": {"file": str(path), "line": 1}}], {}
     return [*ended.findings()], hints(launches)
-
-
-def compiler_errors(said: str, path: Path) -> list[findings.Finding]:
-    found: list[findings.Finding] = [
-        {"kind": "compile", "text": m["text"], "place": {"file": m["file"], "line": int(m["line"] or m["other"])}}
-        for m in _ERROR.finditer(said)
-    ]
-    return found or [{"kind": "compile", "text": said[:2000], "place": {"file": str(path), "line": 1}}]
 
 
 def hints(launches: Sequence[counters.Launched]) -> dict[tuple[str, int], list[str]]:
@@ -106,7 +96,7 @@ def make_server() -> Any:
         own = located[0][1] if located else at(near.name, 1, near)
         related = [types.DiagnosticRelatedInformation(where, what) for what, where in located[1:]]
         return own.uri, types.Diagnostic(
-            own.range, findings.text(finding), types.DiagnosticSeverity.Error, finding["kind"], source="gpuless",
+            own.range, finding["text"], types.DiagnosticSeverity.Error, finding["kind"], source="gpuless",
             related_information=related,
         )  # fmt: skip
 

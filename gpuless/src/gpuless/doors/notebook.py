@@ -16,12 +16,18 @@ def run_cell(line: str, cell: str) -> None:
     at = words.index("--") if "--" in words else len(words)
     with tempfile.TemporaryDirectory(prefix="gpuless-cell-") as folder:
         (Path(folder) / "cell.cu").write_text(cell)
-        command = [sys.executable, "-m", "gpuless", "run", *words[:at], "cell.cu", *words[at:]]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+        code = show("gpuless", "run", *words[:at], "cell.cu", *words[at:], folder=folder)
+    if code:
+        print(f"exit code {code}", file=sys.stderr)
+
+
+def show(module: str, *words: str, folder: str) -> int:
+    """Runs a module's command in a folder, and prints what it prints; its exit code."""
+    command = [sys.executable, "-m", module, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     print(done.stdout, end="")
     print(done.stderr, end="", file=sys.stderr)
-    if done.returncode:
-        print(f"exit code {done.returncode}", file=sys.stderr)
+    return done.returncode
 
 
 def load_ipython_extension(shell: Any) -> None:

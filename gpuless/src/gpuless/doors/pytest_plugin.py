@@ -69,8 +69,8 @@ class _Judge:
             self._suppressed = findings.read_suppressions(config.rootpath / file) if file else []
             handle, report = tempfile.mkstemp(prefix="gpuless-pytest-")
             os.close(handle)
-            chosen = execution.Execution(gpu=self._gpu, quiet=True).environment(Path(report))
-            os.environ.update(chosen | {"GPULESS_EXIT": "0"})  # the test fails, and programs keep their exit codes
+            chosen = execution.Execution(gpu=self._gpu, quiet=True, own_code=True)
+            os.environ.update(chosen.environment(Path(report)))  # the test fails; programs keep their exit codes
             driver.use()
         except UserError as problem:
             raise pytest.UsageError(f"gpuless: {problem}") from None

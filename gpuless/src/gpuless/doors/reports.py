@@ -11,26 +11,17 @@ import tempfile
 import xml.etree.ElementTree as xml
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from gpuless.base.errors import MEANINGS
 from gpuless.doors import findings
 
+if TYPE_CHECKING:
+    from gpuless.program import execution
+
 _SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_HELP = {
-    "race": "Two threads, launches or the host access the same memory, one of them writes, and nothing orders them.",
-    "bounds": "A kernel accesses memory outside of every allocation.",
-    "unwritten": "A kernel reads memory that nothing has written.",
-    "barrier": "Not all threads of a barrier reach it.",
-    "deadlock": "No thread of the kernel can go on.",
-    "trap": "A kernel stops itself: a failed assert, a division by zero.",
-    "async": "A mistake in asynchronous work: an uninitialised barrier, one arrival too many, a missing fence.",
-    "shared": "A launch asks for more shared memory than the GPU has.",
-    "unsupported": "The machine code has an instruction that is not executed here.",
-    "unfinished": "A launch has reached its limit of time.",
-}
-_CODES = (102, 101, 103)  # a race, a fault, misused memory
 Finding = findings.Finding
 
 
@@ -52,15 +43,16 @@ class Reports:
     counts: Path | None  # a folder with a file for each process
     passed: list[tuple[Finding, findings.Suppression]] = field(default_factory=list)
 
+    def execution(self, how: execution.Execution) -> execution.Execution:
+        """What the reports need beside: counts, and the programs' own exit codes where faults may be suppressed."""
+        return replace(how, counts=self.counts, own_code=bool(self.suppressions))
+
     def judged(self, code: int, found: Sequence[Finding], records: Sequence[Finding]) -> tuple[int, list[Finding]]:
         """The exit code and the findings without what is suppressed."""
         left, passed = findings.divided(found, self.suppressions)
         self.passed += passed
-        if not self.suppressions or code not in (0, *_CODES):
-            return code, left
         counted, _ = findings.divided([one for one in records if one["record"] == "fault"], self.suppressions)
-        codes = {one["exit"] for one in counted}  # programs have kept their own, which is 0
-        return (min(codes) if codes else code), left
+        return code or min((one["exit"] for one in counted), default=0), left
 
     def write(
         self, command: Sequence[str], code: int, found: Sequence[Finding], kernels: Sequence[Mapping[str, Any]]
@@ -83,22 +75,10 @@ class Reports:
 
 @contextmanager
 def asked(options: argparse.Namespace) -> Iterator[Reports]:
-    """Inside, processes count for the reports that need it."""
+    """Inside there is a folder for counts."""
     suppressions = findings.read_suppressions(Path(options.suppress)) if options.suppress else []
-    before = dict(os.environ)
     with tempfile.TemporaryDirectory(prefix="gpuless-counts-") as folder:
-        counts = Path(folder) if options.lcov or options.cobertura else None
-        if counts:
-            os.environ["GPULESS_COUNTS"] = folder
-        if suppressions:
-            os.environ["GPULESS_EXIT"] = "0"
-        try:
-            yield Reports(options, suppressions, counts)
-        finally:
-            for name in ("GPULESS_COUNTS", "GPULESS_EXIT"):
-                os.environ.pop(name, None)
-                if name in before:
-                    os.environ[name] = before[name]
+        yield Reports(options, suppressions, Path(folder) if options.lcov or options.cobertura else None)
 
 
 def _write(path: str, text: str) -> None:
@@ -137,7 +117,7 @@ def sarif(
             "ruleId": one["kind"],
             "ruleIndex": kinds.index(one["kind"]),
             "level": "error",
-            "message": {"text": findings.text(one)},
+            "message": {"text": one["text"]},
             "locations": located[:1],
             "partialFingerprints": {"gpuless/v1": hashlib.sha256(marks.encode()).hexdigest()},
         }
@@ -146,7 +126,7 @@ def sarif(
         if entry:
             result["suppressions"] = [{"kind": "external", "justification": entry.reason}]
         results.append(result)
-    described = ((kind, _HELP.get(kind, f"A fault of the kind {kind}.")) for kind in kinds)
+    described = ((kind, MEANINGS.get(kind, f"A fault of the kind {kind}.")) for kind in kinds)
     rules = [{"id": kind, "shortDescription": {"text": text}} for kind, text in described]
     run = {
         "tool": {"driver": {"name": "gpuless", "informationUri": "https://github.com/rung-gpu/rung", "rules": rules}},
@@ -173,7 +153,7 @@ def junit(command: Sequence[str], found: Sequence[Finding], kernels: Sequence[Ma
         case = xml.SubElement(suite, "testcase", classname=name, name=kernel, time=f"{seconds.get(kernel, 0):.6f}")
         if faults:
             kinds = ", ".join(sorted({one["kind"] for one in faults}))
-            failure = xml.SubElement(case, "failure", type=kinds, message=_printable(findings.text(faults[0])))
+            failure = xml.SubElement(case, "failure", type=kinds, message=_printable(faults[0]["text"]))
             failure.text = _printable("\n".join(map(findings.paragraph, faults)))
     top = xml.Element("testsuites")
     top.append(suite)
@@ -200,4 +180,4 @@ def annotation(finding: Finding) -> str:
         where = f"file={escaped(relative(file), ':,')},line={line},"
     others = "".join(f"\n{what}: {relative(file)}:{line}" for what, file, line in lines[1:])
     title = f"gpuless%3A {escaped(finding['kind'], ':,')}"
-    return f"::error {where}title={title}::{escaped(findings.text(finding) + others)}"
+    return f"::error {where}title={title}::{escaped(finding['text'] + others)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import runpy
 import sys
 import tempfile
@@ -39,7 +40,7 @@ def use(gpu: str | None = None, *, count: bool = False) -> None:
     from gpuless.driver import library
 
     ready = library.folder() / NAME
-    if (other := _loaded()) and other != str(ready):
+    if (other := _loaded()) and Path(other).parent != ready.parent:
         raise UserError(
             f"this process has already loaded {other}: call gpuless.use() before what uses CUDA is imported."
         )
@@ -56,12 +57,12 @@ def use(gpu: str | None = None, *, count: bool = False) -> None:
 
 
 def _loaded() -> str:
-    """The libcuda.so.1 that this process has, if any."""
+    """The driver that this process has, if any; NVIDIA's own carries its version in its name."""
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:
         return ""
-    return next((line.split()[-1] for line in maps.splitlines() if line.endswith("/" + NAME)), "")
+    return next((line.split()[-1] for line in maps.splitlines() if re.search(r"/libcuda\.so[.\d]*$", line)), "")
 
 
 def records(path: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:

@@ -68,8 +68,13 @@ void end_all()
 }  // namespace
 
 static thread_local unsigned depth;
+static thread_local bool calling;
 Alone::Alone() { one_at_a_time.lock(), depth++; }
-Alone::~Alone() { depth--, one_at_a_time.unlock(); }
+Alone::~Alone()
+{
+    if (!--depth && calling) calling = false, note_call();  // it may have taken long, as to load code does
+    one_at_a_time.unlock();
+}
 bool is_alone() { return depth; }
 void let_others(const std::function<void()>& meanwhile)
 {
@@ -82,7 +87,7 @@ void let_others(const std::function<void()>& meanwhile)
 CUresult initialized() { return begun ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 CUresult ready()
 {
-    note_call();
+    note_call(), calling = is_alone();
     if (!begun) return CUDA_ERROR_NOT_INITIALIZED;
     if (sticky) return sticky;
     return current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
@@ -326,8 +331,8 @@ CUresult cuCtxDetach(CUcontext context)
     const Alone alone;
     return known(context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
-CUresult cuProfilerStart() { return ready(); }
-CUresult cuProfilerStop() { return ready(); }
+EXPORTED CUresult cuProfilerStart() { return ready(); }  // of cudaProfiler.h, which is not included
+EXPORTED CUresult cuProfilerStop() { return ready(); }
 
 // For tests that go on in one process behind a fault.
 EXPORTED void gpuless_forget_error() { sticky = CUDA_SUCCESS; }

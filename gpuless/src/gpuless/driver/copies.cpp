@@ -246,14 +246,19 @@ Work copying(const Copy& what, const Site& site)
     };
 }
 
+bool refused(const Copy& c, const Site& site)
+{
+    return c.width && c.height && c.depth &&
+           (refuse(site, objection(c.from.start, span(c.from, c), c.from_device), "reads") ||
+            refuse(site, objection(c.to.start, span(c.to, c), c.to_device), "writes"));
+}
+
 CUresult copy(const Copy& c, CUstream stream, bool wait, const Site& site)
 {
     if (const CUresult error = check_stream(stream)) return error;
     if (!c.width || !c.height || !c.depth) return CUDA_SUCCESS;
     const size_t read = span(c.from, c), written = span(c.to, c);
-    if (refuse(site, objection(c.from.start, read, c.from_device), "reads") ||
-        refuse(site, objection(c.to.start, written, c.to_device), "writes"))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (refused(c, site)) return CUDA_ERROR_INVALID_VALUE;
     const NodeParameters node = node_of(c);
     if (!wait && staged(c.from.start) && !capturing(stream)) {
         copied_in = true;

@@ -136,12 +136,16 @@ struct Allocation
     bool read_mostly = false;     // and what else the program advises of managed memory
     CUmemLocation preferred = {}, prefetched = {};
     std::set<int> accessed_by;  // devices; -1 the host
+    bool of_graph = false;      // which keeps its address: a node begins and another may end it, at each launch
+    bool begun = true;
 };
 Allocation* allocation_at(const void* address);  // guards included, freed ones too
 bool device_may_touch(const void* address);
 std::string describe(const void* address);  // "16 bytes past the end of the 1,024 bytes from cudaMalloc (file.cu:12)"
 CUresult allocate(void** pointer, size_t bytes, Kind kind, const Site& site);
 CUresult release(void* pointer, bool pinned, const Site& site);
+std::function<void()> beginning(void* of_graph);               // of a node
+std::function<void()> ending(void* of_any, const Site& site);  // likewise
 size_t bytes_in_use();
 std::string kept_allocations();                                      // in a sentence; nothing if there are none
 void each_allocation(const std::function<void(Allocation&)>& work);  // that kernels may touch

@@ -87,6 +87,8 @@ CUresult work_of(NodeParameters& node, Work& work, const Site& site)
         if (!node.host.fn) return CUDA_ERROR_INVALID_VALUE;
         return work = [host = node.host] { let_others([&] { host.fn(host.userData); }); }, CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_GRAPH: return work_of_child(node.child, work);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return work = beginning(bytes_at(node.alloc.dptr)), CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return work = ending(bytes_at(node.freed), site), CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
         return work = [event = node.event] { event->time = seconds_now(), event->recorded = present_work(); },
                CUDA_SUCCESS;

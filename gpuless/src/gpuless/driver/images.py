@@ -122,6 +122,9 @@ _OLD = re.compile(rb"\.version\s+[\d.]+(\s+)\.target\s+sm_([1-6]\d)\b[^\n]*")
 
 def _renewed(text: bytes) -> bytes:
     """PTX of an architecture that today's compilers no longer know, and a GPU's driver still takes."""
+    found = _OLD.search(text)
+    if found and found[2].startswith(b"1"):  # its multiply-add had no rounding to choose
+        text = re.sub(rb"\bmad\.f32\b", b"mad.rn.f32", text)
     return _OLD.sub(rb".version 6.3\1.target sm_75", text, count=1)
 
 

@@ -282,12 +282,12 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     const int failed =
         predicting() ? predicted(code, how, launch, fault) : rung_machine_run(code.program, &launch, &fault);
     free(bank);
+    if (!running.raced) tell_unwritten(code, how, site);  // else it may be the race's own
     if (failed) {
         tell_fault(fault);
         if (fault.kind != RUNG_UNSUPPORTED) stick(error_of(fault));  // the machine's own lack does not hide the rest
         return;
     }
-    if (!running.raced) tell_unwritten(code, how, site);  // else it may be the race's own
     ran(uint64_t(how.grid[0]) * how.grid[1] * how.grid[2], uint64_t(how.block[0]) * how.block[1] * how.block[2],
         code.title, site, pointers_in(parameters));
     tell_conflicts(code, site);
@@ -419,7 +419,7 @@ static CUresult launch(CUfunction function, const Configuration& how, void** val
     std::vector<Watch> watches;
     for (const void* one : pointers_in(parameters))
         if (const Allocation* const memory = allocation_at(one); memory && memory->kind == Kind::Managed)
-            watches.push_back({memory->start, memory->bytes, true, false, "kernel '" + code->name + "'", site});
+            watches.push_back({memory->start, memory->bytes, true, false, "kernel '" + code->title + "'", site});
     const NodeParameters node =
         capturing(how.stream) ? node_of(function, *code, how, parameters) : NodeParameters(CU_GRAPH_NODE_TYPE_KERNEL);
     Work work;

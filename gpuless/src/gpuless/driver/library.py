@@ -75,8 +75,8 @@ def paths() -> str:
 
 
 def _digest() -> str:
-    """Of the library's own files."""
-    own = (p for p in sorted(HERE.iterdir()) if p.suffix in (".cpp", ".h") or p.stem == "interface")
+    """Of the library's own files, and of how they are put together."""
+    own = (p for p in sorted(HERE.iterdir()) if p.suffix in (".cpp", ".h") or p.stem in ("interface", "library"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in own)).hexdigest()
 
 
@@ -86,9 +86,13 @@ def shipped() -> Path:
     return HERE / f"built-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
-@functools.cache
 def folder() -> Path:
     """The folder with libcuda.so.1."""
+    return _folder(_rows())
+
+
+@functools.cache
+def _folder(_: str) -> Path:
     compiled = machine.compiled()
     if compiled == compiling.shipped() and (path := shipped()).is_dir():
         return path
@@ -146,6 +150,11 @@ def _recipe(
         done = toolchain.run([*link, "-l:libgpuless_machine.so", "-Wl,-rpath,$ORIGIN", "-ldl", "-lpthread"], work)
         if done.returncode:
             raise UserError(f"libcuda.so.1 does not link: {done.stderr.strip()[:1500]}")
+        # Numba asks for libcuda.so first, which on a machine with a GPU would be NVIDIA's.
+        other = ["-shared", "-Wl,-soname,libcuda.so", "-Wl,--no-as-needed", f"-L{target}", "-l:libcuda.so.1"]
+        done = toolchain.run([*other, "-Wl,-rpath,$ORIGIN", "-o", str(target / "libcuda.so")], work)
+        if done.returncode:
+            raise UserError(f"libcuda.so does not link: {done.stderr.strip()[:1500]}")
         shutil.rmtree(work)
 
     return toolchain.key(flags, named, str(compiled), rows, str(where), version, _digest()), make

@@ -53,6 +53,7 @@ void end(Allocation& memory, const Site& site)
     memory.freed = true, memory.ended = site, changes++;
     if (memory.kind != Kind::Pinned) in_use -= memory.bytes;
     reserve(memory.mapped, memory.length, PROT_NONE);
+    if (memory.of_graph) return;
     freed.push_back(memory.mapped + memory.length), freed_bytes += memory.length;
     recycle();
 }
@@ -131,6 +132,29 @@ CUresult release(void* pointer, bool pinned, const Site& site)
     return CUDA_SUCCESS;
 }
 
+std::function<void()> beginning(void* of_graph)
+{
+    Allocation* const memory = allocation_at(of_graph);
+    memory->of_graph = true, memory->begun = false;
+    return [memory] {
+        memory->begun = true;
+        if (!memory->freed) return;
+        mprotect(memory->mapped + GUARD, memory->length - 2 * GUARD, PROT_READ | PROT_WRITE);
+        if (memory->kind == Kind::Device)
+            rung_machine::fill_unwritten(memory->start, std::min(memory->bytes, FILLED), uint64_t(memory->start));
+        if (memory->kind != Kind::Pinned) in_use += memory->bytes;
+        memory->freed = false, memory->id = ++ids, changes++;
+    };
+}
+
+std::function<void()> ending(void* of_any, const Site& site)
+{
+    return [=] {
+        const Allocation* const memory = allocation_at(of_any);
+        if (memory) release(of_any, memory->kind == Kind::Pinned, site);
+    };
+}
+
 void free_all()
 {
     for (auto& [_, memory] : allocations)
@@ -145,7 +169,7 @@ std::string kept_allocations()
     size_t count = 0, bytes = 0;
     std::map<std::string, size_t> places;
     for (const auto& [_, memory] : allocations)
-        if (!memory.freed && memory.kind != Kind::Registered && place_of(memory.made).line)
+        if (!memory.freed && memory.begun && memory.kind != Kind::Registered && place_of(memory.made).line)
             count++, bytes += memory.bytes, places[made_at(memory)]++;
     if (!count) return "";
     std::string text = number(count) + (count == 1 ? " allocation of " : " allocations of ") + number(bytes) +

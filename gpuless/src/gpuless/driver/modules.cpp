@@ -37,13 +37,20 @@ uint64_t module_changes;
 namespace {
 
 // A kernel's name as its source has it, with a template's arguments and without parameters.
-std::string title_of(const std::string& name)
+std::string title_of(std::string name)
 {
+    unsigned length = 0;
+    int digits = 0;  // a static one: __nv_static_LENGTH_, so many letters of its file, _ and the name
+    if (sscanf(name.c_str(), "__nv_static_%u_%n", &length, &digits) == 1 && name.size() > digits + length + 1)
+        name.erase(0, digits + length + 1);
     int failed = 0;
     char* const whole = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &failed);
     if (failed || !whole) return name;
     std::string text = whole;
     free(whole);
+    // Numba writes a digest of its options into a name, and <locals> as Python's scopes have it.
+    for (size_t at; (at = text.find("[abi:")) != std::string::npos;) text.erase(at, text.find(']', at) - at + 1);
+    for (size_t at; (at = text.find("::_3clocals_3e")) != std::string::npos;) text.erase(at, 14);
     int depth = 0;
     for (size_t i = 0; i < text.size(); i++) {  // "void k<int>(int*)": up to the parenthesis, without the result's type
         const bool anonymous = !text.compare(i, 21, "(anonymous namespace)");

@@ -51,7 +51,7 @@ def module_of(cubin: Path) -> bytes:
     of = Cubin(cubin, elf.arch(data), {one: one for one in kernels}, {}, "")
     try:
         code = sass.instructions_of(of) if kernels else {}
-        refused = ""
+        refused = _refused(data)
     except UserError as problem:
         code, refused = {}, first_line(str(problem)).rstrip(".")
     for kernel in kernels:
@@ -62,6 +62,13 @@ def module_of(cubin: Path) -> bytes:
             blob.add("-")
             _describe_kernel(blob, data, kernel, code[kernel])
     return blob.whole()
+
+
+def _refused(data: bytes) -> str:
+    """Why the code is not executed: NVIDIA's device runtime, which Numba links for grids, needs its own driver."""
+    texts = (part.name.removeprefix(".text.") for part in elf.sections(data) if part.name.startswith(".text."))
+    name = next((text for text in texts if text.startswith("cudaCG")), "")
+    return f"the code calls {name} of NVIDIA's device runtime, which is not executed here" if name else ""
 
 
 def _describe_memory(blob: _Blob, data: bytes) -> None:

@@ -64,7 +64,7 @@ CUresult allocate_from(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CU
     if (capturing(stream)) {
         NodeParameters node(CU_GRAPH_NODE_TYPE_MEM_ALLOC);
         node.alloc.dptr = *pointer, node.alloc.bytesize = bytes, node.alloc.poolProps = pool->of;
-        enqueue(stream, nullptr, node);
+        enqueue(stream, beginning(bytes_at(*pointer)), node);
     }
     return CUDA_SUCCESS;
 }
@@ -92,7 +92,7 @@ CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
     if (!memory && pointer) return release(bytes_at(pointer), false, site);  // which says what is wrong
     NodeParameters node(CU_GRAPH_NODE_TYPE_MEM_FREE);
     node.freed = pointer;
-    if (capturing(stream)) return enqueue(stream, nullptr, node), CUDA_SUCCESS;  // a graph may run again
+    if (capturing(stream)) return enqueue(stream, ending(bytes_at(pointer), site), node), CUDA_SUCCESS;
     enqueue(
         stream,
         [=] {

@@ -125,7 +125,7 @@ void at_end(int status, void*)
         for (const std::string& text : of_failure) note_once(text);
     fflush(nullptr);
     if (counting()) write_counts();
-    if (!settings().quiet && (faults || !names.empty())) summarize();
+    if (!settings().quiet && (faults || !names.empty() || asked_to_end)) summarize();
     const int code = worst && number_from("GPULESS_EXIT", 1) ? worst : status;
     record_end(code);
     if (code != status) _exit(code);

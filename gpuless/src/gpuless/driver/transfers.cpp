@@ -111,10 +111,13 @@ CUDA_MEMCPY3D of_array(CUarray to, size_t to_offset, CUarray from, size_t from_o
 
 }  // namespace
 
+bool refused(const Copy& c, const Site& site);  // copies.cpp
+
 CUresult copying_work(const CUDA_MEMCPY3D& p, Work& work, const Site& site)
 {
     Copy c;
     if (const CUresult error = copy_of(p, c)) return error;
+    if (refused(c, site)) return CUDA_ERROR_INVALID_VALUE;
     return work = copying(c, site), CUDA_SUCCESS;
 }
 

@@ -89,7 +89,7 @@ ACCESS(ATOM, atomic, prepare_atomic, true, ATOMIC_WORDS, "atomic", LSU, 4, PAIR,
 ACCESS(ATOMS, atomic, prepare_atomic, true, ATOMIC_WORDS, "atomic", LSU, 4, PAIR, ATOMIC, SHARED, UPDATE)
 ACCESS(RED, atomic, prepare_atomic, false, ATOMIC_WORDS, "atomic", LSU, 4, PAIR, ATOMIC, ANY, UPDATE)
 ACCESS(REDG, atomic, prepare_atomic, false, ATOMIC_WORDS, "atomic", LSU, 4, PAIR, ATOMIC, GLOBAL, UPDATE)
-OP(QSPC, query_space, prepare_query, true, "E S L G", "", ALU, 2, WORD)
+OP(QSPC, query_space, prepare_query, true, "E S D L G", "", ALU, 2, WORD)
 ACCESS(LDCU, load_constant, prepare_constant, true, "64 U16 S16 U8 S8 32", "LDC", LSU, 4, DATA, NONE, CONSTANT, READ)
 ACCESS(LDC, load_constant, prepare_constant, true, "64 U16 S16 U8 S8 32", "LDC", LSU, 4, DATA, NONE, CONSTANT, READ)
 #endif

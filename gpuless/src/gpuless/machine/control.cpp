@@ -246,12 +246,37 @@ uint32_t narrowed(const Warp& w, const Op& op, uint32_t lanes)  // by a predicat
     return lanes;
 }
 
+// What lanes come together for; a jump of those that have parted stands ahead of it.
+const Op& collective_behind(const Op& jump)
+{
+    const std::vector<Op>& ops = launch.program->ops;
+    const auto found = std::find_if(ops.begin() + jump.number, ops.end(), [](const Op& op) {
+        return op.name == "SHFL" || op.name == "VOTE" || op.name == "MATCH" || op.name == "REDUX";
+    });
+    return found == ops.end() ? jump : *found;
+}
+
+void require_own(const Warp& w, const Op& op, const uint32_t* masks, uint32_t lanes)
+{
+    each(lanes, [&](unsigned l) {
+        if (masks[l] >> l & 1) return;
+        Fault fault(RUNG_BARRIER);
+        fault.at = where(w, op, l);
+        snprintf(fault.text, sizeof fault.text, "the mask %08x of the lanes that come together lacks the lane itself",
+                 masks[l]);
+        throw fault;
+    });
+}
+
 void bra(Warp& w, const Op& op, uint32_t lanes)
 {
     if (op.modifiers.empty() && op.every.size() == 1) return go(w, lanes, op.target);
     lanes = narrowed(w, op, lanes);
     if (op.has("DIV")) {
-        const uint32_t whole = value_of(w, op.every[0], lanes) & w.alive;
+        Row scratch;
+        const uint32_t* const masks = w.row(op.every[0], scratch);
+        require_own(w, collective_behind(op), masks, lanes);
+        const uint32_t whole = masks[__builtin_ctz(lanes)] & w.alive;
         if ((lanes & whole) == whole) return;
         lanes = w.split().lanes;  // lanes whose masks differ have a false guard: then all go
     } else if (op.has("ANY"))
@@ -396,15 +421,7 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
     const uint32_t* const masks = op.has("ALL") || !op.sources ? nullptr : w.row(op.s[0], scratch);
     const uint32_t wanted = masks ? masks[__builtin_ctz(lanes)] : w.alive, whole = w.split().lanes;
     uint32_t others = 0, lacking = 0;
-    if (masks && !op.has("EXCLUSIVE") && !op.has("COLLECTIVE"))
-        each(lanes, [&](unsigned l) {
-            if (masks[l] >> l & 1) return;
-            Fault fault(RUNG_BARRIER);
-            fault.at = where(w, op, l);
-            snprintf(fault.text, sizeof fault.text,
-                     "the mask %08x of the lanes that come together lacks the lane itself", masks[l]);
-            throw fault;
-        });
+    if (masks && !op.has("EXCLUSIVE") && !op.has("COLLECTIVE")) require_own(w, op, masks, lanes);
     if (masks)
         each(whole,
              [&](unsigned l) { others |= uint32_t(masks[l] != wanted) << l, lacking |= masks[l] & w.alive & ~whole; });
@@ -603,6 +620,9 @@ void start(Unit& unit, uint64_t number)
             Warp& w = *block.warps.back();
             memset(w.p, 0, sizeof w.p), memset(w.converge, 0, sizeof w.converge), w.masks.assign(1, {0, 0, true}),
                 w.unused_masks.clear();
+            if (launch.poison)  // registers are not those of the block before, nor zero
+                for (unsigned i = 0; i < std::min<uint32_t>(launch.registers, ZERO); i++)
+                    std::fill_n(w.r[i], WARP, NOT_A_NUMBER + 0x7c01);
             memset(w.r[ZERO], 0, sizeof(Row));
             w.p[TRUE] = w.p[FIRST_UNIFORM_PREDICATE + TRUE] = ALL;
             w.alive = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;

@@ -516,7 +516,8 @@ Span whole_warp(Warp& w, const Op& op, uint32_t lanes, bool write, const uint32_
     if ((op.flags & SPACE) == SHARED) {
         Block& block = *w.block;
         const uint64_t offset = first - (uint64_t(block.in_cluster) << 24);
-        if (offset < launch.reserved_shared || offset + bytes > block.shared.size()) return none;
+        if (offset < launch.reserved_shared || offset + bytes > launch.reserved_shared + launch.shared_bytes)
+            return none;
         if (launch.races) look_at_span(w, op, offset, apart, &block, write, data, step);
         count_span(w, op, offset - launch.reserved_shared, apart, true);
         return {block.shared.data() + offset, apart};
@@ -789,7 +790,7 @@ uint64_t combined(uint32_t how, uint32_t type, bool flushes, uint64_t old, uint6
     return old + v;
 }
 
-// What an instruction of pairs of halves did not do, in another memory than the global one, the code behind it does.
+// What an atomic of floating-point numbers did not do, in another memory than the global one, the code behind it does.
 uint32_t in_global(const Warp& w, const Op& op, uint32_t lanes)
 {
     uint64_t at[WARP];
@@ -865,22 +866,28 @@ bool prepare_atomic(Op& op)
         if (op.has(t.name)) type = t.type, count = t.count, size = t.size;
     op.bytes = uint8_t(size * count);
     op.flags |= how << HOW | type << TYPE | count << COUNT | (op.has("FTZ") ? FLUSHES : 0) | ALWAYS_STRONG;
-    if (op.space == Space::ANY && (type == F16x2 || type == BF16x2)) op.flags |= GLOBAL_ONLY;
+    if (op.space == Space::ANY && op.outs && type >= F16x2) op.flags |= GLOBAL_ONLY;
     return type < F16x2 || how == ADD || how == EXCH;
 }
 
-// Whether a generic address is in shared (S), local (L) or global (G) memory.
+// Whether a generic address is in the block's shared memory (S), that of the cluster (D), local (L) or global (G)
+// memory.
 void query_space(Warp& w, const Op& op, uint32_t lanes)
 {
     uint64_t at[WARP];
     addresses(w, op.s[0], at);
-    const uint64_t window = op.has("S") ? SHARED_WINDOW : op.has("L") ? LOCAL_WINDOW : 0;
-    w.set(op.p[0], where([&](unsigned l) { return at[l] >> 48 == window >> 48; }), lanes);
+    const bool own = op.has("S");
+    const uint64_t window = own || op.has("D") ? SHARED_WINDOW : op.has("L") ? LOCAL_WINDOW : 0;
+    const auto in_it = [&](unsigned l) {
+        return at[l] >> 48 == window >> 48 && (!own || uint32_t(at[l]) >> 24 == w.block->in_cluster);
+    };
+    w.set(op.p[0], where(in_it), lanes);
 }
 
 bool prepare_query(Op& op)
 {
-    op.s[0].wide = true;
+    Operand& pointer = op.s[0];
+    (pointer.uniform == ZERO ? pointer.wide : pointer.uniform_wide) = true;
     return op.outs == 1 && op.out.index == ZERO && op.s[0].kind == Kind::Memory;
 }
 
@@ -891,11 +898,18 @@ void load_constant(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand& o = op.s[0];
     uint32_t* const d = w.target(op.out);
+    const std::vector<uint8_t>& bank = launch.bank[o.index];
+    if (o.base != ZERO || o.uniform != ZERO)
+        each(lanes, [&](unsigned l) {
+            const uint64_t at = constant_address(w, o, l);
+            if (at + op.bytes > bank.size())
+                fail(w, RUNG_BOUNDS, "byte %lld is beyond the %zu bytes of constant memory", (long long)int64_t(at),
+                     bank.size());
+        });
     Row first, second;
     const uint32_t* a = w.row(o, first);
     if (op.bytes < 4) {
         const bool is_signed = op.has("S8") || op.has("S16");
-        const std::vector<uint8_t>& bank = launch.bank[o.index];
         return map(d, lanes, [&](unsigned l) {
             uint32_t v = 0;
             const uint64_t at = constant_address(w, o, l);

@@ -122,7 +122,18 @@ Texel filtered(const rung_texture& t, const float* at, unsigned dimensions, int6
 
 // ---- TEX and its like: two destinations of two registers, coordinates, level, object, kind, which channels ---------
 
-enum : uint32_t { DIMENSIONS = 3, LAYERED = 4, INTEGERS = 8, GATHERS = 16, COMPONENT = 5 };
+enum : uint32_t { DIMENSIONS = 3, LAYERED = 4, INTEGERS = 8, GATHERS = 16, COMPONENT = 5, CUBE = 128, CUBES = 256 };
+
+// The face of a cube that a direction meets, and where, from 0 to 1: the table of CUDA's guide.
+int64_t face_of(float x, float y, float z, float* at)
+{
+    const float a = fabsf(x), b = fabsf(y), c = fabsf(z);
+    const unsigned axis = a >= b && a >= c ? 0 : b >= c ? 1 : 2;
+    const bool back = signbit(axis == 0 ? x : axis == 1 ? y : z);
+    const float m = std::max({a, b, c}), s = axis == 0 ? (back ? z : -z) : axis == 2 && back ? -x : x;
+    at[0] = (s / m + 1) / 2, at[1] = ((axis != 1 ? -y : back ? -z : z) / m + 1) / 2;
+    return 2 * axis + back;
+}
 
 struct Sampled
 {
@@ -164,15 +175,21 @@ void sample(Warp& w, const Op& op, uint32_t lanes)
 {
     const Sampled operands(op);
     const unsigned dimensions = op.flags & DIMENSIONS;
-    const bool layered = op.flags & LAYERED;
+    const bool layered = op.flags & LAYERED, has_layer = layered && !(op.flags & CUBE && !(op.flags & CUBES));
     uint32_t made[CHANNELS][WARP];
     each(lanes, [&](unsigned l) {
         const rung_texture& t = object_of(w, *operands.object, *operands.slot, l);
         const auto word = [&](unsigned i) { return w.r[operands.coordinates->index + i][l]; };
         float at[3] = {};
-        const int64_t layer = layered ? int64_t(word(0) & 0xffff) : 0, size[3] = {t.width, t.height, t.depth};
+        int64_t layer = has_layer ? int64_t(word(0) & 0xffff) : 0;
+        const int64_t size[3] = {t.width, t.height, t.depth};
         Texel one;
-        if (op.flags & INTEGERS) {
+        if (op.flags & CUBE) {
+            const auto direction = [&](unsigned d) { return as_float(word(has_layer + d)); };
+            layer = layer * 6 + face_of(direction(0), direction(1), direction(2), at);
+            at[0] *= float(t.width), at[1] *= float(t.height);
+            one = sampled(t, op, at, layer);
+        } else if (op.flags & INTEGERS) {
             int64_t place[3] = {};
             for (unsigned d = 0; d < dimensions; d++) place[d] = int32_t(word(layered + d));
             const auto beyond = [&](unsigned d) { return place[d] < 0 || place[d] >= size[d]; };
@@ -200,7 +217,13 @@ bool prepare_sample(Op& op)
     {
         const char* name;
         uint32_t flags;
-    } KINDS[] = {{"1D", 1}, {"2D", 2}, {"3D", 3}, {"ARRAY_1D", 1 | LAYERED}, {"ARRAY_2D", 2 | LAYERED}};
+    } KINDS[] = {{"1D", 1},
+                 {"2D", 2},
+                 {"3D", 3},
+                 {"ARRAY_1D", 1 | LAYERED},
+                 {"ARRAY_2D", 2 | LAYERED},
+                 {"CUBE", 2 | LAYERED | CUBE},
+                 {"ARRAY_CUBE", 2 | LAYERED | CUBE | CUBES}};
     static const char* const COMPONENTS[] = {"R", "G", "B", "A"};
     for (const Operand& o : op.every)
         for (const auto& kind : KINDS)

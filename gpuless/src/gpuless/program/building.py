@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpuless.base import disk_cache
 from gpuless.base.errors import CompileError, UserError
@@ -22,6 +23,10 @@ from gpuless.program import nvcc_options, toolkit
 SOURCES = (".cu", ".cpp", ".cc", ".cxx", ".c")
 _LAMBDA = re.compile(r"\]\s*(?:\([^()]*\)\s*)?__(?:device|host)__")  # which costs the compiler half as much again
 _LINKED = ("-Xlinker", "--as-needed", "-lcublas", "-lcublasLt", "-lcurand")  # where a program calls them
+_ERROR = re.compile(
+    r"^(?P<file>[^\s(:][^(:\n]*)(?:\((?P<line>\d+)\)|:(?P<other>\d+):\d+): (?:fatal )?error ?:? ?(?P<text>.*)", re.M
+)
+_LACKING = re.compile(r"fatal error: (\S+): No such file or directory")
 _KEPT = 200  # programs
 _OUTSIDE = ("/usr/include/", "/usr/lib/")  # the compiler's own headers: its version is part of the key
 
@@ -35,6 +40,7 @@ class Options:
     standard: str = ""  # nvcc's own
     more: tuple[str, ...] = ()  # for nvcc as they are
     gpu: str = gpus.USUAL
+    arch: str = ""  # the GPU's if empty
 
     def words(self) -> list[str]:
         """nvcc's options."""
@@ -42,12 +48,26 @@ class Options:
         return [*named, *([f"-std={self.standard}"] if self.standard else []), *self.more]
 
 
+def errors_in(said: str) -> list[dict[str, Any]]:
+    """The errors that nvcc and g++ print, with their places, as findings."""
+    return [
+        {"kind": "compile", "text": m["text"], "place": {"file": m["file"], "line": int(m["line"] or m["other"])}}
+        for m in _ERROR.finditer(said)
+    ]
+
+
 NATIVE = "native"  # in a GPU's place: the one of this machine
+OLDEST = 80  # whose machine code is executed
 
 
-def compiling(gpu: str) -> dict[str, str]:
-    """What nvcc's wrapper reads."""
-    return {"GPULESS_ARCH": gpu if gpu == NATIVE else gpus.find(gpu).arch}
+def compiling(gpu: str, arch: str = "") -> dict[str, str]:
+    """What nvcc's wrapper reads: `arch`, or the GPU's architecture."""
+    if arch or gpu == NATIVE:
+        return {"GPULESS_ARCH": arch or NATIVE}
+    arch = gpus.find(gpu).arch
+    if int(arch.removeprefix("sm_")) < OLDEST:
+        raise UserError(f"{gpu} executes code of {arch}, which is not modelled; from sm_{OLDEST} on it is.")
+    return {"GPULESS_ARCH": arch}
 
 
 def program(files: Sequence[Path], options: Options, say: Callable[[str], None] = lambda _: None) -> Path:
@@ -61,7 +81,8 @@ def program(files: Sequence[Path], options: Options, say: Callable[[str], None] 
     if not toolkit.is_made():
         say("compiling the GPU in software itself, once on this machine")
     folder = toolkit.folder()
-    own = [str(folder), str(Path.cwd()), options.gpu, os.environ.get("NVCC_APPEND_FLAGS"), *words]
+    arch = compiling(options.gpu, options.arch)
+    own = [str(folder), str(Path.cwd()), arch, os.environ.get("NVCC_APPEND_FLAGS"), *words]
     where = disk_cache.folder("programs")
     request = where / (hashlib.sha256(json.dumps(own).encode()).hexdigest()[:32] + ".json")
     if found := _found(request):
@@ -69,7 +90,7 @@ def program(files: Sequence[Path], options: Options, say: Callable[[str], None] 
     say("compiling " + " ".join(file.name for file in files))
     with tempfile.TemporaryDirectory(dir=where, prefix=".") as work:
         made = Path(work) / files[0].stem
-        _compile(words, made, options.gpu, one=len(files) == 1)
+        _compile(words, made, options, one=len(files) == 1)
         read = sorted({name for file in Path(work).glob("*.d") for name in _dependencies(file)})
         digests = {name: _digest(name) for name in read if not name.startswith((*_OUTSIDE, str(folder)))}
         digests = {name: digest for name, digest in digests.items() if "/nvidia/cu13/" not in name}
@@ -97,25 +118,27 @@ def _found(request: Path) -> Path | None:
     return None
 
 
-def _compile(words: Sequence[str], target: Path, gpu: str, *, one: bool) -> None:
+def _compile(words: Sequence[str], target: Path, options: Options, *, one: bool) -> None:
     """Files may call each other's device functions, and lambdas be in headers: then they are compiled anew so."""
     toolkit.require_compiler()
-    environment = os.environ | compiling(gpu)
+    environment = os.environ | compiling(options.gpu, options.arch)
     folder = str(toolkit.folder())
     extra = ["-MD", "-MF", f"{target}.d"] if one else []
-    alone = any(word.startswith(("-rdc", "--relocatable", "-dc", "--device-c")) for word in words)
 
     def call(*more: str) -> subprocess.CompletedProcess[str]:
         given = nvcc_options.translated([*words, "-o", str(target), *more, *_LINKED], folder, environment)
         command = [f"{folder}/compiler/nvcc", *given]
         return subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment)
 
-    result = call(*extra, *([] if alone else ["-nodlink"]))
+    result = call(*extra, *([] if nvcc_options.relocatable(words) else ["-nodlink"]))
     for lacks, more in (("extended-lambda", "-extended-lambda"), ("Unresolved extern", "-rdc=true")):
         if result.returncode and lacks in result.stdout + result.stderr:
             result = call(*extra, more)
     if result.returncode:
-        raise CompileError((result.stdout + result.stderr).strip() or f"nvcc ends with {result.returncode}")
+        said = result.stdout + result.stderr
+        if lacking := _LACKING.search(said):
+            said += f"{lacking[1]} is not there: name its folder with -I."
+        raise CompileError(said.strip() or f"nvcc ends with {result.returncode}")
     if not one:
         _write_dependencies(words, target, environment)
 

@@ -7,7 +7,6 @@ import argparse
 import ctypes
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -29,7 +28,6 @@ _WITH_VALUE = (
     *("-Xcompiler", "-Xlinker", "-Xptxas", "-Xnvlink"),
 )
 _OF_NVCC = (*_WITH_VALUE, "-O", "-X", "-rdc", "-W", "-m", "-f", "-w", "-G", "-g")
-_LINE = re.compile(r"^([^\s:(]+)(?:\((\d+)\)|:(\d+):)", re.MULTILINE)  # of nvcc's and g++'s errors
 
 
 def parser(verb: str, tool: str = "gpuless") -> argparse.ArgumentParser:
@@ -99,15 +97,13 @@ def _how(options: argparse.Namespace) -> Any:
         raise UserError("--order all and --races need the emulator, which looks for races.")
     if options.device == "cuda" and not _has_gpu():
         raise UserError("--device cuda: no CUDA device was found; without --device the program runs on the emulator.")
-    if options.arch:
-        os.environ["GPULESS_ARCH"] = options.arch
-    if options.nan:
-        os.environ["GPULESS_NAN"] = "1"
     return execution.Execution(
         order="forward" if options.order == "all" else options.order,
         seed=options.seed,
         races="yes" if options.races else "no" if options.no_races else "auto",
         gpu=gpus.find(options.gpu).key,
+        arch=options.arch or "",
+        numbers=options.nan,
         quiet=options.quiet,
         stop=options.stop_at_first,
         device=options.device,
@@ -132,9 +128,11 @@ def run(words: Sequence[str], tool: str = "gpuless") -> int:
             return _run(options, nvcc, files, rest, asked, tool)
     except UserError as problem:
         if options.json:
+            from gpuless.program import building
+
             found: dict[str, Any] = {"kind": problem.kind or "error", "text": str(problem)}
-            if place := _LINE.search(str(problem)):
-                found["place"] = {"file": place[1], "line": int(place[2] or place[3])}
+            if errors := building.errors_in(str(problem)):
+                found["place"] = errors[0]["place"]
             print(json.dumps(_document(tool, 2, "refused", [found], command=[*files, *rest]), indent=1))
         raise
 
@@ -146,12 +144,12 @@ def _run(
 
     from gpuless.program import building, execution
 
-    how = _how(options)
+    how = asked.execution(_how(options))
     command = rest
     if files:
         say = (lambda text: _say(text, tool)) if sys.stderr.isatty() else (lambda _: None)
         gpu = building.NATIVE if options.device == "cuda" else how.gpu
-        built = building.program([*map(Path, files)], building.Options(more=tuple(nvcc), gpu=gpu), say)
+        built = building.program([*map(Path, files)], building.Options(more=tuple(nvcc), gpu=gpu, arch=how.arch), say)
         command = [str(built), *rest]
     used, ended = how, execution.run(command, how, keep=options.json)
     if options.order == "all" and not ended.code:

@@ -30,10 +30,13 @@ class Execution:
     seed: int = 0
     races: Literal["auto", "yes", "no"] = "auto"
     gpu: str = gpus.USUAL
+    arch: str = ""  # that nvcc compiles for in its processes; the GPU's if empty
     quiet: bool = False
     stop: bool = False  # at the first fault
     device: Literal["emulator", "cuda"] = "emulator"
-    counts: Path | None = None  # what is counted is written there
+    counts: Path | None = None  # what is counted is written there; in a folder each process has a file
+    numbers: bool = False  # where a NaN, an infinity or an overflow is made is a fault
+    own_code: bool = False  # faults leave a program's exit code alone
     cold: bool = False  # each launch from empty caches
     constants: Sequence[float] = ()  # of the model of time: then only blocks that stand for a grid are executed
 
@@ -45,7 +48,7 @@ class Execution:
             places = [*map(str, toolkit.runtime_folders()), *before.split(os.pathsep)]
             return os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, places))}
         tools = toolkit.folder()
-        chosen = driver.environment() | building.compiling(self.gpu)
+        chosen = driver.environment() | building.compiling(self.gpu, self.arch)
         chosen |= {
             "LD_LIBRARY_PATH": os.pathsep.join([str(tools / "lib64"), chosen["LD_LIBRARY_PATH"]]),
             "PATH": os.pathsep.join([str(tools / "bin"), os.environ.get("PATH", os.defpath)]),
@@ -57,6 +60,8 @@ class Execution:
             "GPULESS_GPU": self.gpu,
             "GPULESS_QUIET": str(int(self.quiet)),
             "GPULESS_STOP": str(int(self.stop)),
+            "GPULESS_NAN": str(int(self.numbers)),
+            "GPULESS_EXIT": str(int(not self.own_code)),
             "GPULESS_CONSTANTS": " ".join(map(repr, self.constants)),
             "GPULESS_COLD": "1" if self.cold else "",
         }

@@ -14,6 +14,7 @@ import json
 import shlex
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ _WHEELS = {
     "nvidia-cuda-runtime": "include/cuda_runtime.h",
 }  # and a file that each has
 _TOOLS = ("cudafe++", "ptxas", "fatbinary", "nvlink", "bin2c", "__nvcc_device_query", "crt")
+_COMPILERS = ("libnvrtc.so", "libnvrtc-builtins.so", "libnvJitLink.so")  # as libraries, which programs may load
 _PROFILE = """TOP = $(_HERE_)/..
 CICC_PATH = $(TOP)/nvvm/bin
 NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
@@ -74,11 +76,15 @@ def require_compiler() -> None:
     toolchain.require()
 
 
-@functools.cache
 def folder() -> Path:
     """The toolkit's folder; without nvcc's wheels it has no compiler."""
+    return _folder(library.folder())
+
+
+@functools.cache
+def _folder(driver: Path) -> Path:
     versions = [(wheel, _version(wheel)) for wheel in _WHEELS]
-    made = (building.folder(_include()), library.folder())
+    made = (building.folder(_include()), driver)
     parts = (versions, made, _roots(), sys.executable, _digest(), toolchain.key())
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
     where = disk_cache.folder("toolkits")
@@ -153,8 +159,23 @@ def _link_compiler(target: Path) -> bool:
     for name in _TOOLS:
         (target / "bin" / name).symlink_to(nvcc.parent / name)
     (target / "compiler/nvcc.profile").write_text(_PROFILE)
-    (target / "nvvm").symlink_to(nvvm.parents[1])
+    (target / "nvvm/lib64").mkdir(parents=True)
+    for part in nvvm.parents[1].iterdir():
+        if part.name != "lib64":
+            (target / "nvvm" / part.name).symlink_to(part)
+    if optimizer := _file("lib/libnvvm.so.4"):  # by which the linker optimises
+        (target / "nvvm/lib64/libnvvm.so").symlink_to(optimizer)
+    _make_device_library(target)
     return True
+
+def _make_device_library(target: Path) -> None:
+    """In place of that file an archive with code for the device, as the linker's optimiser wants one."""
+    empty = target / "lib64/empty.cu"
+    empty.write_text("")
+    command = [str(target / "compiler/nvcc"), "-rdc=true", "-lib", str(empty)]
+    if toolchain.available() is None:
+        subprocess.run([*command, "-o", str(target / "lib64/libcudadevrt.a")], capture_output=True, check=False)
+    empty.unlink()
 
 
 def _link_headers(target: Path) -> None:
@@ -170,7 +191,8 @@ def _fill_libraries(target: Path) -> None:
     """Our libraries; the static ones that linkers ask for stand for the shared ones."""
     lib = target / "lib64"
     for path in library.folder().glob("*.so*"):
-        (lib / path.name).symlink_to(path)
+        if path.name != "libcuda.so":  # which is for programs that load it; linkers want the library itself
+            (lib / path.name).symlink_to(path)
     for path in building.folder(_include()).glob("*.so*"):  # linkers look for what these need beside the file itself
         shutil.copy(path, lib / path.name)
     for one in building.LIBRARIES:
@@ -182,10 +204,11 @@ def _fill_libraries(target: Path) -> None:
     (lib / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
     # NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file.
     (lib / "libcudadevrt.a").write_bytes(b"!<arch>\n")
-    nvrtc = next((path for root in _roots() for path in sorted((root / "lib").glob("libnvrtc.so.*"))), None)
-    if nvrtc:
-        (lib / nvrtc.name).symlink_to(nvrtc)
-        (lib / "libnvrtc.so").symlink_to(nvrtc)
+
+    for path in (path for root in _roots() for path in sorted((root / "lib").glob("*.so.*"))):
+        if path.name.startswith(_COMPILERS) and not (lib / path.name).exists():
+            (lib / path.name).symlink_to(path)  # one looks for the next beside itself
+            (lib / f"{path.name.split('.so')[0]}.so").symlink_to(path)
 
 
 def compiler() -> Path:

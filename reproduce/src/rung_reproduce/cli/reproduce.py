@@ -22,7 +22,7 @@ def reproduce(
         bool, typer.Option("--run", help="Measure on this GPU what is missing, then show it with its own verdicts.")
     ] = False,
     budget: Annotated[float, typer.Option(min=20, help="With --run: seconds; the same command goes on later.")] = 540.0,
-    again: Annotated[bool, typer.Option("--again", help="With --run: also what has a row already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="With --run: also what was measured here before.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --run: only what would be measured, and for how long.")
     ] = False,
@@ -37,7 +37,7 @@ def reproduce(
     """A document's ten headlines and its tables, in its order and form: theirs and ours, judged by this GPU's rows.
 
     Without --run nothing is measured: ours are stored rows of the present code, of the GPU at hand or of --gpu, beside
-    what the emulator counts.
+    what the emulator counts. With it, rows that others measured on a card of the same kind are neither used nor shown.
 
     Examples: rung reproduce flash · rung reproduce lecture --gpu H100 · rung reproduce milestone3 --run --budget 540
     """
@@ -49,7 +49,7 @@ def reproduce(
         gpu = _run(document, budget, again=again, dry_run=dry_run)
         if dry_run:
             return
-    on = _shown(gpu)
+    on = _shown(gpu, own=run)
     names = [name for name in sources.documents() if document in (None, name)]
     if missing:
         chosen = [e for e in sources.experiments() if e.document.name in names]
@@ -68,12 +68,16 @@ def reproduce(
         _document(document, on)
 
 
-def _shown(gpu: str | None) -> Shown:
+def _shown(gpu: str | None, *, own: bool) -> Shown:
+    """Stored rows of a GPU; own: of its kind only those that were measured here."""
     from rung.results import current, store
     from rung.results.current import Figures
+    from rung_reproduce import measure
     from rung_reproduce.show import page
 
     stored = store.gather()
+    if own:
+        stored = [row for row in store.published() if row.gpu != gpu] + measure.own()
     found = current.of_gpu(stored, gpu) if stored or gpu else Figures("", [])
     return page.shown(found, stored)
 
@@ -87,7 +91,8 @@ def _run(document: str | None, budget: float, *, again: bool, dry_run: bool) -> 
 
     if not torch.cuda.is_available():
         raise RungError("--run measures on a GPU, and there is none here; without it stored rows are shown.")
-    steps = measure.plan(document, again=again)
+    gpu = str(machine.facts().get("gpu", ""))
+    steps = measure.plan(document, [] if again else measure.rows(gpu))
     told = f"{len(steps)} steps, about {measure.minutes(steps):.0f} minutes on an H100"
     console.note(f"rung: {told}; the budget is {budget / 60:.0f} minutes." if steps else "rung: every place has a row.")
     if dry_run:
@@ -99,7 +104,7 @@ def _run(document: str | None, budget: float, *, again: bool, dry_run: bool) -> 
     console.note(f"rung: {len(outcomes) - len(problems)} of {len(steps)} steps in {spent:.1f} minutes.")
     for name, problem in problems:
         console.note(f"  {name}: {problem}")
-    return str(machine.facts().get("gpu", "")) or None
+    return gpu or None
 
 
 def _document(name: str, on: Shown) -> None:

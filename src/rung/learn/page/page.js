@@ -5,9 +5,9 @@ const STATES = { solved: "Solved", slow: "Correct, but not yet at the target", w
 const WIDE = matchMedia("(min-width: 70rem)");
 let course, exercise, drawn = null, before = null;
 
-async function ask(path, body) {
+async function ask(path, body, signal) {
   const post = { method: "POST", headers: { "X-Rung": "course", "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  const answer = await fetch(path, body && post);
+  const answer = await fetch(path, body ? post : { signal });
   const found = await answer.json();
   if (found.error) throw new Error(found.error);
   return found;
@@ -114,7 +114,7 @@ async function list() {
       if (exercise && e.number === exercise.number) link.setAttribute("aria-current", "page"), current = link;
       const item = made("li"); item.append(link); items.append(item);
     }
-    part.append(made("h2", c.title), items);
+    part.append(made("h2", `${c.title} ${c.exercises.filter((e) => e.stars).length}/${c.exercises.length}`), items);
     return part;
   }));
   const box = document.querySelector("nav");
@@ -129,6 +129,7 @@ async function show(number) {
   at("title").textContent = `${exercise.number}. ${exercise.title}`;
   at("task").innerHTML = exercise.task;
   at("aim").textContent = exercise.goal ? `Target: ${exercise.aim || exercise.goal}, at ${exercise.shape.replaceAll(",", ", ").replaceAll("=", " = ")}.` : "";
+  at("stars").replaceChildren(...exercise.for.map((what, i) => made("li", `${stars(i + 1)} ${what.replaceAll("`", "")}`)));
   at("predict").hidden = !exercise.question;
   at("predict").querySelector("span").textContent = `Predict before you run: ${exercise.question}`;
   at("predict").querySelector("input").value = "";
@@ -148,17 +149,22 @@ async function show(number) {
   await list();
 }
 
-// The chapter's page comes later: its drawings are made from runs.
+// The chapter's page comes later: its drawings are made from runs. Those of a chapter that was left are given up.
+let asked = new AbortController();
 async function theory(of) {
   const box = at("theory").querySelector("div");
   at("theory").open = of.first && WIDE.matches;
   if (!of.theory || box.dataset.chapter === of.chapter) return;
-  box.dataset.chapter = "";
-  box.replaceChildren(made("p", course.ready ? "Drawing ..." : "Drawing ... (the first time the simulator is compiled: about half a minute)", { className: "soft" }));
-  const { about } = await ask(`/theory/${of.number}`);
-  if (exercise !== of) return;
-  box.innerHTML = about;
+  asked.abort();
+  asked = new AbortController();
   box.dataset.chapter = of.chapter;
+  box.replaceChildren(made("p", course.ready ? "Drawing ..." : "Drawing ... (the first time the simulator is compiled: about half a minute)", { className: "soft" }));
+  try {
+    const { about } = await ask(`/theory/${of.number}`, undefined, asked.signal);
+    if (box.dataset.chapter === of.chapter) box.innerHTML = about;
+  } catch {
+    if (box.dataset.chapter === of.chapter) box.dataset.chapter = ""; // asked for again with the next exercise
+  }
 }
 
 function hints({ hints: seen, further }) {
@@ -196,18 +202,16 @@ function said(found) {
     items.append(item);
   }
   box.replaceChildren(head, items);
+  if (found.state === "solved" && exercise.skill) box.append(made("p", `You can now ${exercise.skill}.`, { className: "skill" }));
   if (found.state === "solved")
-    box.append(...exercise.for.map((what, i) => made("p", `${i < found.stars ? "★" : "☆"} ${what}`, { className: "soft" })));
+    box.append(...exercise.for.map((what, i) => made("p", `${i < found.stars ? "★" : "☆"} ${what.replaceAll("`", "")}`, { className: "soft" })));
   if (found.drawn)
     box.append(made("button", "What your kernel did", { type: "button", onclick: () => at("drawings").scrollIntoView() }));
   const guess = at("predict").querySelector("input").value;
   if (guess !== "" && found.answer !== undefined)
     box.append(made("p", Number(guess) === found.answer ? `You predicted ${guess}, and ${guess} was counted.` : `You predicted ${guess}; counted: ${+found.answer.toFixed(2)}.`));
-  if (found.cases) box.append(made("p", `Checked at ${found.cases} size${found.cases > 1 ? "s" : ""}, also for races and out-of-bounds accesses.`, { className: "soft" }));
-  if (found.state === "solved" && found.work && exercise.par) {
-    const us = (n) => +n.toPrecision(3), t = found.times;
-    box.append(made("p", `Your kernel: ${found.work.toLocaleString("en")} sectors and passes (reference: ${exercise.par.toLocaleString("en")})` + (t?.mine ? `; predicted on an ${t.gpu} at ${t.at}: ${us(t.mine)} us (reference: ${us(t.reference)} us, your best: ${us(t.best)} us).` : ".")));
-  }
+  if (found.cases) box.append(made("p", `Right at ${found.cases} size${found.cases > 1 ? "s" : ""}, ${found.state === "wrong" ? "but not at all of them" : "without a race or fault"}.`, { className: "soft" }));
+  if (found.state === "solved" && found.work && exercise.par) box.append(numbers(found));
   if (found.why) box.append(made("p", "About the reference:", { className: "soft" }));
   if (found.why) box.append(made("div", undefined, { innerHTML: found.why }));
   if (found.story?.length) box.append(made("p", `See also: ${found.story.map((s) => `rung show ${s} --diff`).join(", ")}`, { className: "soft" }));
@@ -232,6 +236,15 @@ function wrongMap({ output, pairs, map, wrong, shape }) {
     box.insertAdjacentHTML("beforeend", `<svg role="img" aria-label="Which elements of ${output} are wrong" viewBox="0 0 ${wide} ${22 + cell * map.rows.length}" width="${wide}">${columns.join("")}${rows.join("")}${cells.join("")}</svg><p class="soft">${output}: wrong elements are coloured</p>`);
   }
   return box;
+}
+
+// One's own numbers beside the reference's.
+function numbers({ work, times: t }) {
+  const table = made("table", undefined, { className: "numbers" }), us = (n) => `${+n.toPrecision(3)} us`, count = (n) => n.toLocaleString("en");
+  table.append(row(["", "yours", ...(t?.mine ? ["your best"] : []), "reference"], "th"));
+  table.append(row(["sectors and passes", count(work), ...(t?.mine ? [""] : []), count(exercise.par)], "td"));
+  if (t?.mine) table.append(row([`predicted on an ${t.gpu} at ${t.at}`, us(t.mine), us(t.best), us(t.reference)], "td"));
+  return table;
 }
 
 function row(cells, name) {

@@ -5,6 +5,7 @@ scores, and for steps of families without a decode ladder. On a GPU the launches
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -222,7 +223,7 @@ def heads_and_size(qkv: torch.Tensor, how: Attention) -> tuple[int, int]:
     return NKV, qkv.shape[-1] // (how.NH + 2 * NKV)
 
 
-class RecordedPass:
+class RecordedPass(ABC):
     """One forward pass over `tokens` (B, T), recorded operation by operation: its `plan` records them. `run` reads
     `tokens`, and what subclasses add. `tensors` are the model's stacked weights and the pass's inputs and outputs. By
     default nothing is cached, and `end` gets what the LM head reads.
@@ -270,9 +271,9 @@ class RecordedPass:
             del x
         self._steps = [step.result() if isinstance(step, Future) else step for step in self._recorded]
 
+    @abstractmethod
     def end(self, x: torch.Tensor) -> None:
         """Record what follows the forward pass."""
-        raise NotImplementedError
 
     def run(self, before: Callable[[int], None] | None = None) -> None:
         """Runs everything in stream order; `before` is called with each group of weights when it is needed."""

@@ -19,7 +19,7 @@ from rung.results.current import Figures, percent
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import charts, drawings, markdown, model_chart, predictions
+from rung.show import charts, colours, drawings, markdown, model_chart, predictions
 from rung.show.report import ladder, plots
 from rung.show.report.markup import prose, unit
 
@@ -96,11 +96,11 @@ def _packed(ladders: Iterable[Mapping[str, Any]]) -> str:
 
 def _scheme_css() -> str:
     def rules(scheme: str) -> str:
-        colours = drawings.COLOURS[scheme] | charts.SCHEMES[scheme]
-        return "".join(f"--{name}:{colour};" for name, colour in colours.items())
+        every = colours.COLOURS[scheme] | charts.SCHEMES[scheme]
+        return "".join(f"--{name}:{colour};" for name, colour in every.items())
 
     dark = "@media (prefers-color-scheme: dark)"
-    return f":root{{{rules('light')}}}\n{dark}{{:root{{{rules('dark')}}}}}\n" + drawings.RULES
+    return f":root{{{rules('light')}}}\n{dark}{{:root{{{rules('dark')}}}}}\n" + colours.RULES
 
 
 def _climbs(found: Figures) -> list[dict[str, Any]]:

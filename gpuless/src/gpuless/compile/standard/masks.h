@@ -1,6 +1,7 @@
 // In place of the warp functions, where a mask may leave out lanes that call: machine code has no masks, since the
 // hardware runs the lanes that are there. A lane must be in the mask that it passes, and so must the lane that it
-// reads.
+// reads. __syncwarp is left as it is: a test before it would bring lanes together that its mask leaves apart, and so
+// hide races.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -14,7 +15,7 @@ __device__ __forceinline__ int lane()
     return number;
 }
 
-__device__ __forceinline__ unsigned of(unsigned mask = 0xffffffff)
+__device__ __forceinline__ unsigned of(unsigned mask)
 {
     if (!(mask >> lane() & 1)) __assertfail("a lane calls a warp function whose mask leaves it out", "", 0, "", 1);
     return mask;
@@ -63,4 +64,3 @@ __device__ __forceinline__ T shfl_xor(unsigned mask, T x, int by, int width = 32
 #define __reduce_and_sync(mask, ...) __reduce_and_sync(gpuless_masks::of(mask), __VA_ARGS__)
 #define __reduce_or_sync(mask, ...) __reduce_or_sync(gpuless_masks::of(mask), __VA_ARGS__)
 #define __reduce_xor_sync(mask, ...) __reduce_xor_sync(gpuless_masks::of(mask), __VA_ARGS__)
-#define __syncwarp(...) __syncwarp(gpuless_masks::of(__VA_ARGS__))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from gpuless.compile import toolchain
 HERE = Path(__file__).parent
 MATH = HERE.parent / "math"
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-pthread", "-w")
+
+
+_DECLARED = re.compile(r"CUDARTAPI\s+(cuda[A-Z]\w*)\s*\(")
+_HEADERS = ("cuda_runtime_api.h", "cuda_gl_interop.h", "cuda_egl_interop.h", "cuda_vdpau_interop.h")
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,22 @@ def _compile(library: Library, target: Path, include: Sequence[Path], more: Sequ
     link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}"]
     link += ["-Wl,--no-as-needed", "-L.", "-l:libcuda.so.1"]
     sources = [str(HERE.parent / name) for name in library.sources]
+    if library.sources is _RUNTIME:
+        sources.append(str(refusals := target / f"{library.soname}.cpp"))
+        refusals.write_text(_refusals(include))
     _run([*flags, *sources, *link, "-Wl,-rpath,$ORIGIN", "-Wl,-z,lazy", "-o", library.soname], target)
-    version.unlink()
+    for made in (version, target / f"{library.soname}.cpp"):
+        made.unlink(missing_ok=True)
+
+
+def _refusals(include: Sequence[Path]) -> str:
+    """Every function that the headers declare, as a weak one that refuses: what is defined here takes its place."""
+    texts = [path.read_text() for place in include for name in _HEADERS if (path := place / name).is_file()]
+    return "namespace cudart { int refused(const char*, void*); }\n" + "".join(
+        f'extern "C" __attribute__((weak, visibility("default"))) int {name}()\n'
+        f'{{ return cudart::refused("{name}", __builtin_return_address(0)); }}\n'
+        for name in sorted({name for text in texts for name in _DECLARED.findall(text)})
+    )
 
 
 def _run(command: list[str], folder: Path) -> None:

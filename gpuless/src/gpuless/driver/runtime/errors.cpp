@@ -8,6 +8,7 @@
 // Of a libcuda.so.1 that reports; another one lacks them.
 extern "C" __attribute__((weak)) void gpuless_enter(const char* function, const void* site);
 extern "C" __attribute__((weak)) void gpuless_leave();
+extern "C" __attribute__((weak)) int gpuless_refuse(const char* function);
 extern "C" __attribute__((weak)) void gpuless_fault(const char* kind, const char* text, const char* function,
                                                     const void* site);
 
@@ -243,6 +244,13 @@ cudaError_t note(cudaError_t error, const char* function, void* site)
         (launched || dropped(site)))
         failure = {error, function, site};
     return error;
+}
+
+// A function that is declared and not there: named once.
+int refused(const char* function, void* site)
+{
+    if (gpuless_refuse) gpuless_refuse(function);
+    return note(cudaErrorNotSupported, function, site);
 }
 
 void tell_misuse(const char* kind, const std::string& text)
