@@ -28,6 +28,7 @@ COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 # In place of a neutral point: they find no effect; the facts decide; a value is compared as it is, not as an effect; the
 # figure is the best of its table; the finding is made at several sizes or of several kernels, each judged by itself.
 NOTHING, FACTS, LEVEL, BEST, EACH = "nothing", "facts", "level", "best", "each"
+MODES = (NOTHING, FACTS, LEVEL, BEST, EACH)
 SMALL = 0.035  # an effect below it, on a logarithmic scale
 LARGER = 1.5  # times the document's effect
 NEAR = 1.25  # a level is the same within a quarter
@@ -44,7 +45,7 @@ class Finding:
     says: str
     figures: tuple[sources.Figure, ...]
     neutral: float
-    by: str  # one of the words above, or empty: an effect away from the neutral point
+    by: tuple[str, ...]  # words above; without one the effect away from the neutral point is judged
     explained: str  # the verdict that the reason is for
     why: str
     facts: tuple[str, ...]  # what the reason, or the finding, says of rows
@@ -52,7 +53,7 @@ class Finding:
     @property
     def told(self) -> tuple[sources.Figure, ...]:
         """The figures whose numbers stand for the finding."""
-        return self.figures[:1] if self.by == EACH else self.figures
+        return self.figures[:1] if EACH in self.by else self.figures
 
     def theirs(self) -> float | None:
         return _ratio([f.value for f in self.told])
@@ -66,13 +67,13 @@ class Finding:
 
     def judged(self, rows: Sequence[Row]) -> str:
         """The verdict that the rows give; empty where a row is missing."""
-        if not self.figures or self.by == FACTS:
+        if not self.figures or FACTS in self.by:
             held = [self.holds(fact, rows) for fact in self.facts]
             return "unseen" if not held else "" if None in held else "same" if all(held) else "otherwise"
-        if self.by == BEST:
+        if BEST in self.by:
             costs = self.costs(rows)
             return "" if costs is None else "same" if costs < SMALL else "other"
-        if self.by == EACH:
+        if EACH in self.by:
             each = {self._compared(f.beside(rows), f.value, f.than) for f in self.figures}
             return "" if "" in each else each.pop() if len(each) == 1 else "varies"
         return self._compared(self.ours(rows), self.theirs(), self.than())
@@ -81,11 +82,11 @@ class Finding:
         if ours is None or (theirs is None and not than):
             return ""
         found = effect(ours, self.neutral)
-        if self.by == NOTHING:
+        if NOTHING in self.by:
             return "none" if abs(found) < 2 * SMALL else "effect"
         if theirs is None:
             return "lost" if abs(found) < SMALL else "same" if (found > 0) == (than == "more") else "reversed"
-        if self.by == LEVEL:
+        if LEVEL in self.by:
             return "larger" if ours > NEAR * theirs else "smaller" if NEAR * ours < theirs else "same"
         wanted = effect(theirs, self.neutral)
         if abs(found) < SMALL:
@@ -107,7 +108,7 @@ class Finding:
 
     def cells(self, rows: Sequence[Row]) -> tuple[str, str]:
         """Theirs and ours, as they are shown."""
-        if self.by == BEST:
+        if BEST in self.by:
             found = self.rivals(rows)
             return self.figures[0].what, min(found, key=lambda what: found[what], default="")
         return self.than() or sources.number(self.theirs()), sources.number(self.ours(rows))
@@ -197,8 +198,9 @@ def findings() -> tuple[Finding, ...]:
         document = sources.documents()[entry["name"]]
         for says, figures, neutral, verdict, why, *facts in entry["findings"]:
             chosen = tuple(figure(document.name, key) for key in figures)
-            by = neutral if isinstance(neutral, str) else ""
-            point = 1.0 if by else float(neutral)
+            words = str(neutral).split()
+            by = tuple(word for word in words if word in MODES)
+            point = next((float(word) for word in words if word not in MODES), 1.0)
             made.append(Finding(document, says, chosen, point, by, verdict, why, tuple(*facts)))
     return tuple(made)
 
