@@ -25,8 +25,8 @@ VERDICTS = {
 }  # fmt: skip
 SIZED = ("effect", "lost", "small", "none")  # verdicts that are told with the size of both effects
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
-# In place of a neutral point: they find no effect; the facts decide; a value is compared as it is, not as an effect; the
-# figure is the best of its table; the finding is made at several sizes or of several kernels, each judged by itself.
+# In place of a neutral point: they find no effect; the facts decide; a value is compared as it is, not as an effect;
+# the figure is the best of its table; the finding is made at several sizes or of several kernels, each judged alone.
 NOTHING, FACTS, LEVEL, BEST, EACH = "nothing", "facts", "level", "best", "each"
 MODES = (NOTHING, FACTS, LEVEL, BEST, EACH)
 SMALL = 0.035  # an effect below it, on a logarithmic scale
@@ -82,7 +82,7 @@ class Finding:
         if ours is None or (theirs is None and not than):
             return ""
         found = effect(ours, self.neutral)
-        if NOTHING in self.by:
+        if NOTHING in self.by or theirs == self.neutral:
             return "none" if abs(found) < 2 * SMALL else "effect"
         if theirs is None:
             return "lost" if abs(found) < SMALL else "same" if (found > 0) == (than == "more") else "reversed"

@@ -1,7 +1,7 @@
 """`__restrict__` on every pointer of the baseline's kernels, and nothing else changed: code, registers and times.
 
-The report lists times of 18 kernels without their names. These are 18 kernels, the baseline's and those of later products, each compiled
-from the text of its rung, with and without the keyword; comparing the machine code needs no GPU.
+The report lists times of 18 kernels without their names. These are 18 kernels, the baseline's and those of later
+products, each compiled from the text of its rung, with and without the keyword; comparing machine code needs no GPU.
 """
 
 from __future__ import annotations
