@@ -13,60 +13,81 @@ from typing import Any
 
 from rung.errors import RungError
 from rung.results.row import Row
+from rung.rungs import catalogue
 from rung_reproduce import sources
 
 FILE = Path(__file__).with_name("findings.toml")
 VERDICTS = {
-    "reversed": "reversed", "effect": "an effect here", "lost": "little of it here", "smaller": "smaller",
+    "reversed": "reversed", "otherwise": "not so here", "other": "another is best here",
+    "varies": "in some cases only", "effect": "an effect here", "lost": "little of it here", "smaller": "smaller",
     "larger": "larger", "same": "the same", "small": "small in both", "none": "no effect, as there",
     "unseen": "cannot be seen here", "": "no row yet",
 }  # fmt: skip
 SIZED = ("effect", "lost", "small", "none")  # verdicts that are told with the size of both effects
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
-NOTHING, FACTS = "nothing", "facts"  # in place of a neutral point: they find no effect; the facts decide
+# In place of a neutral point: they find no effect; the facts decide; a value is compared as it is, not as an effect;
+# the figure is the best of its table; the finding is made at several sizes or of several kernels, each judged alone.
+NOTHING, FACTS, LEVEL, BEST, EACH = "nothing", "facts", "level", "best", "each"
+MODES = (NOTHING, FACTS, LEVEL, BEST, EACH)
 SMALL = 0.035  # an effect below it, on a logarithmic scale
 LARGER = 1.5  # times the document's effect
+NEAR = 1.25  # a level is the same within a quarter
 _PLACE = re.compile(r"\{([^{}]+)\}")
-RELATIONS = (" above ", " below ", " equals ", " names ")
+RELATIONS = (" above ", " below ", " equals ", " names ", " lacks ")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`figures`: one, or two whose ratio it is; `neutral`: where there would be no effect. A finding with facts alone
-    holds if all of them do."""
+    """`figures`: one, or two whose ratio it is (for EACH, all that are judged); `neutral`: where there would be no
+    effect. A finding with facts alone holds if all of them do."""
 
     document: sources.Document
     says: str
     figures: tuple[sources.Figure, ...]
     neutral: float
-    by: str  # NOTHING, FACTS, or an effect away from the neutral point
+    by: tuple[str, ...]  # words above; without one the effect away from the neutral point is judged
     explained: str  # the verdict that the reason is for
     why: str
     facts: tuple[str, ...]  # what the reason, or the finding, says of rows
 
+    @property
+    def told(self) -> tuple[sources.Figure, ...]:
+        """The figures whose numbers stand for the finding."""
+        return self.figures[:1] if EACH in self.by else self.figures
+
     def theirs(self) -> float | None:
-        return _ratio([f.value for f in self.figures])
+        return _ratio([f.value for f in self.told])
 
     def than(self) -> str:
         """All that the document says where it has no number: "more" or "less"."""
-        return self.figures[0].than if len(self.figures) == 1 else ""
+        return self.told[0].than if len(self.told) == 1 else ""
 
     def ours(self, rows: Sequence[Row]) -> float | None:
-        return _ratio([f.beside(rows) for f in self.figures])
+        return _ratio([f.beside(rows) for f in self.told])
 
     def judged(self, rows: Sequence[Row]) -> str:
         """The verdict that the rows give; empty where a row is missing."""
-        if not self.figures or self.by == FACTS:
+        if not self.figures or FACTS in self.by:
             held = [self.holds(fact, rows) for fact in self.facts]
-            return "unseen" if not held else "" if None in held else "same" if all(held) else "reversed"
-        ours, theirs = self.ours(rows), self.theirs()
-        if ours is None or (theirs is None and not self.than()):
+            return "unseen" if not held else "" if None in held else "same" if all(held) else "otherwise"
+        if BEST in self.by:
+            costs = self.costs(rows)
+            return "" if costs is None else "same" if costs < SMALL else "other"
+        if EACH in self.by:
+            each = {self._compared(f.beside(rows), f.value, f.than) for f in self.figures}
+            return "" if "" in each else each.pop() if len(each) == 1 else "varies"
+        return self._compared(self.ours(rows), self.theirs(), self.than())
+
+    def _compared(self, ours: float | None, theirs: float | None, than: str) -> str:
+        if ours is None or (theirs is None and not than):
             return ""
         found = effect(ours, self.neutral)
-        if self.by == NOTHING:
+        if NOTHING in self.by or theirs == self.neutral:
             return "none" if abs(found) < 2 * SMALL else "effect"
         if theirs is None:
-            return "lost" if abs(found) < SMALL else "same" if (found > 0) == (self.than() == "more") else "reversed"
+            return "lost" if abs(found) < SMALL else "same" if (found > 0) == (than == "more") else "reversed"
+        if LEVEL in self.by:
+            return "larger" if ours > NEAR * theirs else "smaller" if NEAR * ours < theirs else "same"
         wanted = effect(theirs, self.neutral)
         if abs(found) < SMALL:
             return "small" if abs(wanted) < SMALL else "lost"
@@ -74,10 +95,33 @@ class Finding:
             return "reversed"
         return "larger" if found / wanted > LARGER else "same" if found / wanted >= 0.5 else "smaller"
 
+    def rivals(self, rows: Sequence[Row]) -> dict[str, float]:
+        """Our time of each line of the table that the figure is the best of; empty where one is missing."""
+        lines = next(e.figures for e in sources.experiments() if self.figures[0] in e.figures)
+        found = {f.what: f.beside(rows) for f in lines}
+        return {} if None in found.values() else {what: v for what, v in found.items() if v is not None}
+
+    def costs(self, rows: Sequence[Row]) -> float | None:
+        """How much slower than the best is what is best there, on a logarithmic scale."""
+        found = self.rivals(rows)
+        return effect(found[self.figures[0].what], min(found.values())) if found else None
+
+    def cells(self, rows: Sequence[Row]) -> tuple[str, str]:
+        """Theirs and ours, as they are shown."""
+        if BEST in self.by:
+            found = self.rivals(rows)
+            return self.figures[0].what, min(found, key=lambda what: found[what], default="")
+        return self.than() or sources.number(self.theirs()), sources.number(self.ours(rows))
+
     def verdict(self, rows: Sequence[Row]) -> str:
         """In words; where one of the effects is small, with the size of both."""
         judged = self.judged(rows)
-        against = f" (against {self.neutral:g})" if self.figures and self.neutral not in (1.0, 100.0) else ""
+        if judged == "other":
+            return f"{VERDICTS[judged]} (theirs takes {100 * math.expm1(self.costs(rows) or 0):.0f} % longer)"
+        if judged == "varies":
+            found = [v for f in self.figures if (v := f.beside(rows)) is not None]
+            return f"{VERDICTS[judged]} ({sources.number(min(found))} to {sources.number(max(found))})"
+        against = f" (against {self.neutral:g})" if self.figures and self.neutral != 1.0 else ""
         if judged not in SIZED:
             return VERDICTS[judged] + (against if judged else "")
         sizes = [(self.theirs(), "there"), (self.ours(rows), "here")]
@@ -120,6 +164,8 @@ class Finding:
         if relation is None:
             raise RungError(f"findings.toml: {fact!r} has none of {', '.join(r.strip() for r in RELATIONS)}.")
         left, _, right = fact.partition(relation)
+        if relation == " lacks ":
+            return right not in catalogue.find(left).dtypes if rows else None
         if relation == " names ":
             asked = sources.reference(left, "f32", "b4t64")
             named = [k["kernel"] for r in rows if r.kind == "profile" and asked.fits(r) for k in asked.chosen(r)]
@@ -130,8 +176,7 @@ class Finding:
         return a > b if relation == " above " else a < b if relation == " below " else math.isclose(a, b, rel_tol=1e-9)
 
     def line(self, rows: Sequence[Row]) -> tuple[str, str, str, str, str]:
-        theirs = self.than() or sources.number(self.theirs())
-        return self.says, self.verdict(rows), self.reason(rows), theirs, sources.number(self.ours(rows))
+        return self.says, self.verdict(rows), self.reason(rows), *self.cells(rows)
 
 
 def gpus(rows: Sequence[Row]) -> str:
@@ -153,8 +198,9 @@ def findings() -> tuple[Finding, ...]:
         document = sources.documents()[entry["name"]]
         for says, figures, neutral, verdict, why, *facts in entry["findings"]:
             chosen = tuple(figure(document.name, key) for key in figures)
-            by = neutral if isinstance(neutral, str) else ""
-            point = 1.0 if by else float(neutral)
+            words = str(neutral).split()
+            by = tuple(word for word in words if word in MODES)
+            point = next((float(word) for word in words if word not in MODES), 1.0)
             made.append(Finding(document, says, chosen, point, by, verdict, why, tuple(*facts)))
     return tuple(made)
 

@@ -147,7 +147,7 @@ class Reference:
         fitting = [cells for cells in lines if all(str(cells[name]) == value for name, value in self.where)]
         if self.figure == LINES:
             return float(len(fitting))
-        number = re.match(r"-?[\d.]+", str(fitting[0][self.figure]).replace(",", "")) if fitting else None
+        number = re.match(r"-?[\d.]+(?:e[-+]\d+)?", str(fitting[0][self.figure]).replace(",", "")) if fitting else None
         return float(number[0]) * _unit(self.figure) if number else None
 
 
@@ -243,6 +243,11 @@ def number(value: float | None) -> str:
 @cache
 def documents() -> dict[str, Document]:
     return {name: Document(name, **fields) for name, fields in _data()["documents"].items()}
+
+
+def title(study: str, stored: str) -> str:
+    """A study's title where the one that its rows carry is not true."""
+    return str(_data()["titles"].get(study, stored))
 
 
 @cache

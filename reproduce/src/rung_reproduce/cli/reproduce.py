@@ -110,7 +110,7 @@ def _document(name: str, on: Shown) -> None:
 
     of = sources.documents()[name]
     print(f"{of.cited}\n\n{findings.texts('did')[name]}")
-    lines = [(f.says, f.than() or sources.number(f.theirs()), sources.number(f.ours(on.rows)), f.verdict(on.rows))
+    lines = [(f.says, *f.cells(on.rows), f.verdict(on.rows))
              for f in findings.headlines(name, on.rows)]  # fmt: skip
     print()
     console.table(("they found", "theirs", f"ours, {on.gpu or 'no GPU'}", ""), lines, right=("theirs", "ours"))

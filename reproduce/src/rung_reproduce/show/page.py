@@ -50,12 +50,12 @@ def shown(found: Figures, rows: Sequence[Row] = ()) -> Shown:
 def first(name: str, on: Shown) -> str:
     """A document's first screen: its headlines with theirs and ours, reversals first, and its exact counts."""
     lines = [
-        (plain(f.says), f.than() or sources.number(f.theirs()), sources.number(f.ours(on.rows)), f.verdict(on.rows))
+        tuple(map(plain, (f.says, *f.cells(on.rows), f.verdict(on.rows))))
         for f in findings.headlines(name, on.rows)
     ]
     heads = ("they found", f"theirs, {_short(sources.documents()[name].gpu)}", f"ours, {on.gpu or 'no GPU'}", "")
     made = markdown.table(heads, lines).replace("| --- | ---: | ---: | ---: |", "| --- | ---: | ---: | --- |")
-    told = findings.texts("takeaway")[name], "**To the instruction:** " + findings.texts("exact")[name]
+    told = findings.texts("takeaway")[name], "**Counts:** " + findings.texts("exact")[name]
     count = Counter(f.judged(on.rows) for f in findings.of_document(name))
     said = ", ".join(f"{count[v]} {word}" for v, word in findings.VERDICTS.items() if count[v])
     link = f"All {count.total()} findings ({said}), each with its reason, and every table:"
@@ -84,7 +84,7 @@ def every(name: str, on: Shown) -> str:
         if rows:
             told = rows[-1].detail
             body = [tuple(plain(str(cell)) for cell in line) for line in told["rows"]]
-            title = f"{charts.escape(told['title'])} (`rung study {what}`)".replace("`", "")
+            title = f"{charts.escape(sources.title(study, told['title']))} (`rung study {what}`)".replace("`", "")
             parts.append(f"\n<details><summary>{title}</summary>\n\n{plain(told['finding'])}\n")
             parts.append(f"{table([plain(c) or ' ' for c in told['columns']], body)}</details>\n")
     again = dict.fromkeys(c for e in _own(name) for f in e.figures for c in f.command.split("; ") if not f.reason)

@@ -1,7 +1,7 @@
 """`__restrict__` on every pointer of the baseline's kernels, and nothing else changed: code, registers and times.
 
-The report lists times of 18 kernels without their names. These are 18 kernels of the same forward pass, each compiled
-from the text of its rung, with and without the keyword; comparing the machine code needs no GPU.
+The report lists times of 18 kernels without their names. These are 18 kernels, the baseline's and those of later
+products, each compiled from the text of its rung, with and without the keyword; comparing machine code needs no GPU.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def report(kernels: list[Kernel], times: Mapping[str, tuple[float | None, float 
     same = sum(k.same for k in kernels)
     ratios = [after / before - 1 for before, after in times.values() if before and after]
     found = Found(
-        f"__restrict__ on {len(kernels)} kernels of the baseline's forward pass",
+        f"__restrict__ on {len(kernels)} kernels: the baseline's, and those of later products",
         ("kernel", "rung", "registers", "with", "same code", "rung, us", "rung with, us", "change"),
         lines,
         f"{same} of {len(kernels)} kernels have the same machine code"
