@@ -153,3 +153,14 @@ def test_a_race_in_a_function_of_its_own_section_has_its_line(tmp_path: Path) ->
     )
     found = json.loads(gpuless("run", "-G", "--json", source).stdout)["findings"]
     assert [(one["kind"], {one["place"]["line"], one["related"][0]["line"]}) for one in found] == [("race", {2, 3})]
+
+
+def test_the_last_parameter_is_shorter_than_a_word(tmp_path: Path) -> None:
+    """Code reads a whole word, of which constant memory has half."""
+    source = tmp_path / "short.cu"
+    source.write_text(
+        "#include <cstdio>\n"
+        "__global__ void k(unsigned short n) { printf(\"%d\", __popc(n)); }\n"
+        "int main() { k<<<1, 1>>>(0xffff); cudaDeviceSynchronize(); }\n"
+    )
+    assert gpuless("run", source).stdout == "16"

@@ -86,12 +86,8 @@ void prepare(const rung_machine_launch& l)
     const uint64_t at = launch.cooperative ? uint64_t(grid_barrier) : 0;
     put(places.grid_barrier_high, uint32_t(at >> 32)), put(places.grid_barrier_low, uint32_t(at));
     Program& program = *launch.program;
-    for (const auto& [operand, row] : program.constants) {
-        const std::vector<uint8_t>& bank = launch.bank[operand->index];
-        uint32_t value = 0;
-        if (size_t(operand->offset) + 4 <= bank.size()) memcpy(&value, &bank[size_t(operand->offset)], 4);
-        std::fill(*row, *row + WARP, value);
-    }
+    for (const auto& [operand, row] : program.constants)
+        std::fill(*row, *row + WARP, constant_word(operand->index, uint64_t(operand->offset)));
     std::fill(program.tally.begin(), program.tally.end(), Tally());
     std::fill(program.memory.begin(), program.memory.end(), Memory());
     traced.clear(), happened.clear();

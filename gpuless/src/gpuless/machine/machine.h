@@ -322,6 +322,7 @@ inline uint32_t as_bits(float f)
     return b;
 }
 
+uint32_t constant_word(unsigned bank, uint64_t at);
 const uint32_t* indexed_constant(const Warp& warp, const Operand& o, Row& made, int32_t beyond);
 
 inline const uint32_t* Warp::row(const Operand& o, Row& scratch) const

@@ -103,16 +103,20 @@ static uint64_t constant_address(const Warp& w, const Operand& o, unsigned lane)
     return o.offset < 0 && at >> 16 == 0xffff ? at & 0xffff : at;
 }
 
+// A bank may end within a word.
+uint32_t constant_word(unsigned number, uint64_t at)
+{
+    const std::vector<uint8_t>& bank = launch.bank[number];
+    uint32_t value = 0;
+    if (at < bank.size()) memcpy(&value, bank.data() + at, std::min<size_t>(4, bank.size() - at));
+    return value;
+}
+
 // `beyond`: bytes, to the upper half of a pair.
 const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made, int32_t beyond)
 {
     if (o.kind != Kind::Constant) return w.r[ZERO];
-    const std::vector<uint8_t>& bank = launch.bank[o.index];
-    const auto word = [&](uint64_t at) {
-        uint32_t value = 0;
-        if (at + 4 <= bank.size()) memcpy(&value, bank.data() + at, 4);
-        return value;
-    };
+    const auto word = [&](uint64_t at) { return constant_word(o.index, at); };
     if (o.base == ZERO && o.uniform == ZERO)
         std::fill(made, made + WARP, word(uint64_t(int64_t(o.offset) + beyond)));
     else
