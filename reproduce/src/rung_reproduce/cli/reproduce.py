@@ -128,6 +128,10 @@ def _findings(name: str, on: Shown) -> None:
 
     print(f"\n{sources.documents()[name].cited}\n")
     console.table(findings.COLUMNS, findings.table(name, on.rows), right=("theirs", "ours"))
+    waiting = sum(not f.judged(on.rows) for f in findings.of_document(name))
+    if waiting:
+        where = on.gpu or "a GPU"
+        console.note(f"{waiting} have no row of {where} yet: `rung reproduce {name} --run` measures them there.")
 
 
 def _as_json(name: str, on: Shown, *, tables: bool) -> dict[str, object]:
