@@ -123,6 +123,21 @@ def test_a_load_that_ptxas_has_merged_ends_beyond_the_array(n: int) -> None:
     assert o[0] == n * (n - 1) / 2
 
 
+def test_numbers_of_a_merged_load_are_stored_one_by_one() -> None:
+    source = """
+    __global__ void k(int* o) {
+        __shared__ int s[7];
+        s[threadIdx.x] = 90 + threadIdx.x;
+        __syncthreads();
+        if (threadIdx.x == 0)
+        #pragma unroll
+            for (int i = 0; i < 7; i++) o[i] = s[i];
+    }"""
+    o = torch.zeros(7, dtype=torch.int32)
+    run(source, o, block=7)
+    assert o.tolist() == list(range(90, 97))
+
+
 def test_a_load_beyond_shared_memory_whose_number_is_used() -> None:
     with pytest.raises(EmulatorFault) as caught:
         run(SUMS, torch.zeros(1), block=96, defines=[("N", "3"), ("USED", "4")])

@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from gpuless.program import command, nvcc_options
 
@@ -79,13 +82,74 @@ def test_a_call_that_takes_long_is_no_idle_host(tmp_path: Path) -> None:
     assert [(one["kind"], one["related"][0]["line"]) for one in found] == [("race", 9)]
 
 
-def test_a_function_in_a_section_of_its_own_is_refused_and_does_not_hang(tmp_path: Path) -> None:
-    """Code for debuggers keeps its functions apart; a call of one went to the kernel's own start."""
+APART = {
+    "calls": """
+__device__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
+__global__ void k(int* p)
+{
+    p[threadIdx.x] = fibonacci(threadIdx.x % 12);
+    if (threadIdx.x == 9) printf("%d.", p[9]);
+}
+""",
+    "addresses of functions and variables": """
+typedef int (*F)(int);
+__device__ int twice(int x) { return 2 * x; }
+__device__ int square(int x) { return x * x; }
+__device__ F table[2] = {twice, square};
+__constant__ int weights[2] = {3, 5};
+__device__ int total = 7;
+__global__ void k(int* p) { p[threadIdx.x] = table[threadIdx.x % 2](threadIdx.x) * weights[threadIdx.x / 16] + total; }
+""",
+    "shared memory of a function": """
+__device__ int sum(int x) {
+    __shared__ int all[32];
+    all[threadIdx.x] = x;
+    __syncthreads();
+    int s = 0;
+    for (int i = 0; i < 32; i++) s += all[i];
+    return s;
+}
+__global__ void other(int* p) { p[threadIdx.x] = sum(1); }
+__global__ void k(int* p) {
+    __shared__ int own[32];
+    own[threadIdx.x] = sum(threadIdx.x);
+    __syncwarp();
+    p[threadIdx.x] = own[31 - threadIdx.x] - threadIdx.x;
+}
+""",
+}
+MAIN = """
+int main() {
+    int *p, all[32];
+    cudaMalloc(&p, sizeof all);
+    k<<<1, 32>>>(p);
+    cudaMemcpy(all, p, sizeof all, cudaMemcpyDeviceToHost);
+    for (int i = 0; i < 32; i++) printf(" %d", all[i]);
+    cudaFree(p);
+}
+"""
+
+
+@pytest.mark.parametrize("options", [("-G",), ("-rdc=true",), ("-rdc=true", "-G")], ids=" ".join)
+@pytest.mark.parametrize("kernels", APART.values(), ids=APART)
+def test_functions_in_sections_of_their_own_are_executed(tmp_path: Path, kernels: str, options: Sequence[str]) -> None:
+    """Code for debuggers, and code that several files share, keeps functions apart from the kernels that call them."""
+    source = tmp_path / "apart.cu"
+    source.write_text(f"#include <cstdio>\n{kernels}\n{MAIN}")
+    plain = gpuless("run", source)
+    apart = gpuless("run", *options, source)
+    assert (apart.returncode, apart.stdout) == (0, plain.stdout)
+    assert plain.stdout.count(" ") == 32
+
+
+def test_a_race_in_a_function_of_its_own_section_has_its_line(tmp_path: Path) -> None:
     source = tmp_path / "apart.cu"
     source.write_text(
-        "__device__ int twice(int x) { return 2 * x; }\n"
-        "__global__ void k(int* p) { p[threadIdx.x] = twice(threadIdx.x); }\n"
-        "int main() { int* p; cudaMalloc(&p, 128); k<<<1, 32>>>(p); cudaDeviceSynchronize(); cudaFree(p); }\n"
+        "__device__ int next(int* s, int x) {\n"
+        "    s[threadIdx.x] = x;\n"
+        "    return s[(threadIdx.x + 1) % 64]; }\n"
+        "__global__ void k(int* p) { __shared__ int s[64]; p[threadIdx.x] = next(s, threadIdx.x); }\n"
+        "int main() { int* p; cudaMalloc(&p, 256); k<<<1, 64>>>(p); cudaDeviceSynchronize(); cudaFree(p); }\n"
     )
     found = json.loads(gpuless("run", "-G", "--json", source).stdout)["findings"]
-    assert [one["kind"] for one in found] == ["unsupported"]
+    assert [(one["kind"], {one["place"]["line"], one["related"][0]["line"]}) for one in found] == [("race", {2, 3})]

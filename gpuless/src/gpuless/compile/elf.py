@@ -8,6 +8,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpuless.launch import Resources
 
@@ -18,7 +19,9 @@ _PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x
 _LARGE_PARAMETER = 0x45  # of a kernel with more than 4 KB of them
 _CLUSTER = 0x3D  # the blocks of a cluster that __cluster_dims__ requires
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
-_OBJECT = 1  # and of symbols
+_OBJECT, _FUNCTION = 1, 2  # and of symbols
+_CODE_ALIGNED = 128
+_ENTRY = 0x10  # in a symbol's visibility: of a kernel
 _SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
 
 
@@ -124,7 +127,7 @@ def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
         elif attribute == _LARGE_PARAMETER:
             _, number, offset, size, _ = struct.unpack("<IHHHH", value)
             found[number] = (offset, size)
-    named = [name for name, *_ in _symbols(cubin)]
+    named = [one.name for one in _symbols(cubin)]
     stacks = [0]
     for attribute, value in _attributes(parts.get(".nv.info", b"")):
         if attribute in (_FRAME, _STACK):
@@ -152,7 +155,7 @@ def resources(cubin: bytes, symbol: str) -> Resources:
     parts = {part.name: part for part in sections(cubin)}
     shared = parts.get(f".nv.shared.{symbol}")
     static = max(0, shared.size - reserved_shared(arch(cubin))) if shared else 0
-    named, registers = [name for name, *_ in _symbols(cubin)], 0
+    named, registers = [one.name for one in _symbols(cubin)], 0
     for attribute, value in _attributes(parts[".nv.info"].data if ".nv.info" in parts else b""):
         if attribute == _REGISTERS and named[struct.unpack_from("<I", value)[0]] == symbol:
             registers = struct.unpack_from("<I", value, 4)[0]
@@ -161,12 +164,47 @@ def resources(cubin: bytes, symbol: str) -> Resources:
 
 def kernels(cubin: bytes) -> list[str]:
     """The symbols of its kernels."""
+    entries = {one.name for one in _symbols(cubin) if one.entry}
     found = [part.name.removeprefix(".nv.info.") for part in sections(cubin) if part.name.startswith(".nv.info.")]
-    return [name for name in found if code(cubin, name)]
+    return [name for name in found if name in entries]
 
 
-def code(cubin: bytes, symbol: str) -> bytes:
-    return next((part.data for part in sections(cubin) if part.name == f".text.{symbol}"), b"")
+class Code(NamedTuple):
+    """The machine code of a cubin by addresses: each kernel begins at 0, and the functions that have sections of their
+    own lie from FUNCTIONS on."""
+
+    kernels: dict[str, bytes]
+    functions: bytes
+    starts: dict[str, int]  # of the functions
+    taken: frozenset[str]  # functions whose addresses lie in memory
+
+    def at(self, kernel: str, address: int) -> tuple[int, int]:
+        """The two words of an instruction."""
+        data = self.kernels[kernel] if address < FUNCTIONS else self.functions
+        low, high = struct.unpack_from("<QQ", data, address % FUNCTIONS)
+        return int(low), int(high)
+
+
+FUNCTIONS = 1 << 24
+# What NVIDIA's device runtime brings into a cubin that is linked with it: no code of the user's, and not executed.
+_DEVICE_RUNTIME = re.compile(r"cuda[A-Z]|__nv_static_\w*_cuda_device_runtime_cu_")
+
+
+def code(cubin: bytes) -> Code:
+    own, starts, functions = {}, {}, bytearray()
+    entries, parts = set(kernels(cubin)), sections(cubin)
+    with_runtime = any("_cuda_device_runtime_cu_" in part.name for part in parts)
+    for part in parts:
+        name = part.name.removeprefix(".text.")
+        if name == part.name:
+            continue
+        if name in entries:
+            own[name] = part.data
+        elif not (with_runtime and _DEVICE_RUNTIME.match(name)):
+            starts[name] = FUNCTIONS + len(functions)
+            functions += part.data.ljust(-(-len(part.data) // _CODE_ALIGNED) * _CODE_ALIGNED, b"\0")
+    taken = frozenset(name for _, _, name, _ in module_memory(cubin).placed if name in starts)
+    return Code(own, bytes(functions), starts, taken)
 
 
 def module_memory(cubin: bytes) -> ModuleMemory:
@@ -175,13 +213,13 @@ def module_memory(cubin: bytes) -> ModuleMemory:
     placed = []
     for section in SHARED_BY_KERNELS:
         for offset, _, number, added in struct.iter_unpack("<QIIq", _data(parts, f".rela{section}")):
-            placed.append((section, offset, listed[number][0], added))
+            placed.append((section, offset, listed[number].name, added))
         for offset, _, number in struct.iter_unpack("<QII", _data(parts, f".rel{section}")):  # before sm_90
             (added,) = struct.unpack_from("<q", parts[section].data, offset)
-            placed.append((section, offset, listed[number][0], added))
+            placed.append((section, offset, listed[number].name, added))
     return ModuleMemory(
         {n: parts[n].data.ljust(parts[n].size, b"\0") if n in parts else b"" for n in SHARED_BY_KERNELS},
-        {name: Variable(where, value, size) for name, where, value, size, kind in listed if kind == _OBJECT},
+        {one.name: Variable(one.section, one.value, one.size) for one in listed if one.kind == _OBJECT},
         tuple(placed),
     )
 
@@ -190,16 +228,25 @@ def _data(parts: Mapping[str, Section], name: str) -> bytes:
     return parts[name].data if name in parts else b""
 
 
-def _symbols(data: bytes) -> Iterator[tuple[str, str, int, int, int]]:
-    """Name, section, value, size and kind of each symbol."""
+class _Symbol(NamedTuple):
+    name: str
+    section: str
+    value: int
+    size: int
+    kind: int
+    entry: bool  # of a kernel
+
+
+def _symbols(data: bytes) -> Iterator[_Symbol]:
     parts = sections(data)
     for part in parts:
         if part.kind == _SYMBOL_TABLE:
             names = parts[part.link].data
             for at in range(0, len(part.data), part.entry):
-                start, info, _, section, value, size = struct.unpack_from("<IBBHQQ", part.data, at)
+                start, info, other, section, value, size = struct.unpack_from("<IBBHQQ", part.data, at)
                 where = parts[section].name if section < len(parts) else ""
-                yield names[start : names.index(b"\0", start)].decode(), where, value, size, info & 15
+                name, kind = names[start : names.index(b"\0", start)].decode(), info & 15
+                yield _Symbol(name, where, value, size, kind, kind == _FUNCTION and bool(other & _ENTRY))
 
 
 @dataclass(frozen=True)

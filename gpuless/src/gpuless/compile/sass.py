@@ -15,11 +15,13 @@ import re
 import shutil
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuless.base import disk_cache
 from gpuless.base.errors import UserError, first_line
+from gpuless.compile import elf
 from gpuless.compile.cubin_cache import Cubin
 from gpuless.facts import opcodes
 
@@ -31,6 +33,7 @@ _PLACE = re.compile(r'//## File "([^"]*)", line (\d+)')
 _LABEL = re.compile(r"^(\.L_\w+):")
 _NAME = re.compile(r"^([.$\w]+):$")
 _TARGET = re.compile(r"`\(([^()]+)\)")
+_ADDRESS = re.compile(r"32@(lo|hi)\(+([^()\s]+)(?: \+ ([^()@]+)@srel)?\)+")  # of code, or of a variable
 _COMMENT = re.compile(r"\(\*.*?\*\)")
 _INSTRUCTION = re.compile(
     r"/\*(?P<address>[0-9a-f]{4,})\*/\s+\{?\s*(?P<text>(?:@!?U?PT?\d?\s+)?(?P<opcode>[A-Z][A-Za-z0-9_.]*)[^;]*)"
@@ -76,14 +79,16 @@ def _listing(path: Path, *options: str) -> str:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction of a function, and the lines that it comes from: the innermost first, then its callers'.
+    """One instruction of a kernel, and the lines that it comes from: the innermost first, then its callers'.
 
-    `text` begins with its predicate, if it has one; it names addresses where nvdisasm prints labels.
+    `text` begins with its predicate, if it has one; it has addresses where nvdisasm prints labels of code, and keeps
+    the names of variables.
     """
 
-    address: int  # within its function's section
+    address: int  # as elf.Code counts
     text: str
     lines: Stack
+    words: tuple[int, int] = (0, 0)
 
     @functools.cached_property
     def opcode(self) -> str:
@@ -102,37 +107,46 @@ class Instruction:
 
 
 def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
-    """The instructions of each kernel, with the functions that it calls behind it; the code must be compiled with line
-    information for their lines. Kept in the cache, since nvdisasm takes a second."""
-    listed = functools.partial(_listing, cubin.path, "-gi", "-ndf")
+    """The instructions of each kernel, with those of the functions that it may call behind them; the code must be
+    compiled with line information for their lines. Kept in the cache, since nvdisasm takes a second."""
+    data = cubin.path.read_bytes()
+    code = elf.code(data)
 
     def make(work: Path) -> tuple[Path, None]:
-        (work / "code.json").write_text(json.dumps(_functions(listed())))
+        listing = _listing(cubin.path, "-gi", "-ndf")
+        (work / "code.json").write_text(json.dumps(_functions(listing, code.starts, code.taken)))
         return work / "code.json", None
 
-    digest = hashlib.sha256(cubin.path.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:32]
+    makers = Path(__file__).read_bytes() + Path(elf.__file__).read_bytes()
+    digest = hashlib.sha256(data + makers).hexdigest()[:32]
     stacks, functions = json.loads(disk_cache.kept("sass", digest, make).path.read_text())
     lines = [tuple((file, line) for file, line in stack) for stack in stacks]
     return {
-        kernel: [Instruction(address, text, lines[at]) for address, text, at in functions.get(symbol, [])]
+        kernel: [
+            Instruction(address, text, lines[stack], code.at(symbol, address))
+            for address, text, stack in functions.get(symbol, [])
+        ]
         for kernel, symbol in cubin.lowered.items()
     }
 
 
-def _functions(listing: str) -> tuple[list[Stack], dict[str, list[tuple[int, str, int]]]]:
-    """The different stacks of lines, and each function's instructions: address, text, number of the stack."""
+def _functions(
+    listing: str, starts: Mapping[str, int], taken: Iterable[str]
+) -> tuple[list[Stack], dict[str, list[tuple[int, str, int]]]]:
+    """The different stacks of lines, and each kernel's instructions: address, text, number of the stack. Behind them
+    stand the functions in sections of their own that it names, and those `taken`, whose addresses lie in memory."""
     functions: dict[str, list[tuple[int, str, int]]] = {}
     stacks: dict[Stack, int] = {}
-    labels: dict[tuple[int, str], int] = {}  # of a section: another one's addresses begin at 0, too
+    labels: dict[tuple[int, str], int] = {}  # of a section: another one may have the same names
     section: list[tuple[int, str, int]] = []
-    lines: Stack = ()
+    start, lines = 0, ()  # type: int, Stack
     waiting: list[str] = []  # labels of the next instruction
     fresh = True  # the next line comment begins a new stack
     for raw in listing.splitlines():
         text = raw.strip()
         if text.startswith("/*"):
             if found := _INSTRUCTION.match(text):
-                address = int(found["address"], 16)
+                address = start + int(found["address"], 16)
                 labels |= dict.fromkeys(((len(functions), name) for name in waiting), address)
                 waiting.clear()
                 fresh = True
@@ -142,18 +156,45 @@ def _functions(listing: str) -> tuple[list[Stack], dict[str, list[tuple[int, str
             lines, fresh = (*(() if fresh else lines), (place.group(1), int(place.group(2)))), False
         elif begins := _SECTION.match(text):
             section, lines = functions.setdefault(begins.group(1), []), ()
+            start = starts.get(begins.group(1), 0)
         elif named := _NAME.match(text):
             waiting.append(named.group(1))
             lines = () if named.group(1).startswith("$") else lines  # a function, which may have none
 
-    def placed(text: str, within: int) -> str:
-        def address(found: re.Match[str]) -> str:
-            return hex(labels[within, found[1]]) if (within, found[1]) in labels else found[1]
+    named_by: dict[str, set[str]] = {name: set() for name in functions}
+    code = {}
+    for number, (name, some) in enumerate(functions.items(), 1):
 
-        return _TARGET.sub(address, text) if "`" in text else text
+        def address_of(label: str, number: int = number, name: str = name) -> int | None:
+            if label in starts:
+                named_by[name].add(label)
+            return labels.get((number, label), starts.get(label))
 
-    every = enumerate(functions.items(), 1)
-    return [*stacks], {name: [(at, placed(text, n), stack) for at, text, stack in some] for n, (name, some) in every}
+        code[name] = [(at, _placed(text, address_of), stack) for at, text, stack in some]
+
+    def reached(kernel: str) -> list[str]:
+        found = [kernel]
+        for one in found:  # grows
+            found += sorted((named_by[one] | {*taken}) - {*found})
+        return found
+
+    kernels = [name for name in functions if name not in starts]
+    return [*stacks], {kernel: [i for one in reached(kernel) for i in code[one]] for kernel in kernels}
+
+
+def _placed(text: str, address_of: Callable[[str], int | None]) -> str:
+    """An instruction with addresses in place of the names of code."""
+
+    def target(found: re.Match[str]) -> str:
+        at = address_of(found[1])
+        return found[1] if at is None else hex(at)
+
+    def half(found: re.Match[str]) -> str:
+        at = address_of(found[3] or found[2])
+        return found[0] if at is None else hex(at & 0xFFFFFFFF if found[1] == "lo" else at >> 32)
+
+    text = _TARGET.sub(target, text) if "`" in text else text
+    return _ADDRESS.sub(half, text) if "32@" in text else text
 
 
 def count(listing: str) -> dict[str, dict[str, int]]:

@@ -68,11 +68,11 @@ void end_all()
 }  // namespace
 
 static thread_local unsigned depth;
-static thread_local bool calling;
+thread_local bool of_library;
 Alone::Alone() { one_at_a_time.lock(), depth++; }
 Alone::~Alone()
 {
-    if (!--depth && calling) calling = false, note_call();  // it may have taken long, as to load code does
+    if (!--depth && !of_library) note_call();  // it may have taken long, as to load code does
     one_at_a_time.unlock();
 }
 bool is_alone() { return depth; }
@@ -87,7 +87,7 @@ void let_others(const std::function<void()>& meanwhile)
 CUresult initialized() { return begun ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED; }
 CUresult ready()
 {
-    note_call(), calling = is_alone();
+    note_call();
     if (!begun) return CUDA_ERROR_NOT_INITIALIZED;
     if (sticky) return sticky;
     return current() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;

@@ -91,6 +91,7 @@ struct Alone  // of the host's threads, one at a time is in this library
     Alone();
     ~Alone();
 };
+extern thread_local bool of_library;                      // whether this thread makes no calls of the program's
 bool is_alone();                                          // this thread, already
 void let_others(const std::function<void()>& meanwhile);  // in, while a function of the program's runs, or a wait
 CUresult ready();                                         // the sticky error, or that there is no context

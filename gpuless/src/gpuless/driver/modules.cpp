@@ -139,6 +139,22 @@ char* memory_of(const std::string& data)
     return static_cast<char*>(memcpy(memory, data.data(), data.size()));
 }
 
+// Addresses of variables that code names: 32@lo(SECTION+OFFSET).
+void fill_in(std::string& text, const Module& module)
+{
+    for (size_t at = 0; (at = text.find("32@", at)) != std::string::npos;) {
+        char half = 0, number[24];
+        unsigned section = 0, length = 0;
+        size_t offset = 0;
+        if (sscanf(&text[at], "32@%c%*c(%u+%zu)%n", &half, &section, &offset, &length) == 3 && section < 4) {
+            const uint64_t address = uint64_t(module.sections[section]) + offset;
+            snprintf(number, sizeof number, "%#x", uint32_t(half == 'l' ? address : address >> 32));
+            text.replace(at, length, number);
+        } else
+            at += 3;
+    }
+}
+
 void read_kernel(Reader& read, Module& module)
 {
     const std::string name = read.word();
@@ -155,6 +171,7 @@ void read_kernel(Reader& read, Module& module)
     for (size_t i = read.number(); i; i--)
         code.shared_names.emplace_back(read.small(), ""), code.shared_names.back().second = read.word();
     code.text = read.piece(), code.lines = read.piece(), code.table = read.piece();
+    fill_in(code.text, module);
 }
 
 void read_module(const std::string& file, Module& module)

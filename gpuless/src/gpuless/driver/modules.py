@@ -8,12 +8,14 @@ their sizes:
     place SECTION OFFSET absolute|section VALUE [SECTION]        an address that is to be written
     kernel NAME, then a line: why it is not executed, or -; and in the latter case its constants' places, shared
     memory, stack with and without room, registers, most threads, cluster; its parameters' and shared variables'
-    places; and the sizes of its code, lines and table
+    places; and the sizes of its code, lines and table. 32@lo(SECTION+OFFSET) in the code is half of an address
 modules.cpp reads it.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from pathlib import Path
 
 from gpuless import machine
@@ -22,6 +24,7 @@ from gpuless.compile import elf, sass
 from gpuless.compile.cubin_cache import Cubin
 
 MAGIC = b"gpuless-module-1\n"
+_VARIABLE = re.compile(r"32@(lo|hi)\(+([^()\s]+)(?: \+ (0x[0-9a-f]+))?\)+")
 
 
 class _Blob:
@@ -73,10 +76,11 @@ def _describe_memory(blob: _Blob, data: bytes) -> None:
     for name, variable in memory.variables.items():
         if variable.section in numbers:
             blob.add("variable", numbers[variable.section], variable.offset, variable.size, name)
+    functions = machine.functions(data)
     for section, offset, name, added in memory.placed:
         found = memory.variables.get(name)
-        if name in machine.DRIVER:
-            blob.add("place", numbers[section], offset, "absolute", machine.DRIVER[name])
+        if name in functions:
+            blob.add("place", numbers[section], offset, "absolute", functions[name])
         elif found and found.section in numbers:
             blob.add("place", numbers[section], offset, "section", found.offset + added, numbers[found.section])
 
@@ -89,11 +93,24 @@ def _describe_kernel(blob: _Blob, data: bytes, kernel: str, instructions: list[s
     blob.add(len(memory.parameters), *(word for parameter in memory.parameters for word in parameter))
     shared = elf.kernel_shared(data, kernel)
     blob.add(len(shared), *(word for variable in shared for word in (variable.offset, variable.plain)))
-    code = elf.code(data, kernel)
-    text = "".join(f"{machine.line_of(i, code)}\n" for i in instructions)
+    text = "".join(f"{machine.line_of(i)}\n" for i in instructions)
+    if "32@" in text:
+        text = _VARIABLE.sub(functools.partial(_placed_in, elf.module_memory(data)), text)
     places = "".join(f"{_place(i.lines)}\n" for i in instructions)
     for piece in (text.encode(), places.encode(), memory.table):
         blob.add_piece(piece)
+
+
+def _placed_in(memory: elf.ModuleMemory, found: re.Match[str]) -> str:
+    """Half of a variable's address: the number of its section, and its place there; in shared memory a number."""
+    variable = memory.variables.get(found[2])
+    if variable is None:
+        return found[0]
+    at = variable.offset + int(found[3] or "0", 16)
+    if variable.section.startswith(".nv.shared"):
+        return hex(at if found[1] == "lo" else 0)
+    sections = [*memory.sections]
+    return f"32@{found[1]}({sections.index(variable.section)}+{at})" if variable.section in sections else found[0]
 
 
 def _place(lines: sass.Stack) -> str:

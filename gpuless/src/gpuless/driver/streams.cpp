@@ -106,7 +106,7 @@ bool step(unsigned long last)
 // waiting for a callback, or for a value in memory.
 void progress()
 {
-    for (;;) {
+    for (of_library = true;;) {
         usleep(useconds_t(IDLE * 0.4e6));
         if (seconds_now() - last_call < IDLE) continue;
         {

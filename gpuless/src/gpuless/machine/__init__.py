@@ -177,9 +177,8 @@ class Program:
         self.arch = cubin.arch
         self.reserved = elf.reserved_shared(cubin.arch)
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
-        code = elf.code(cubin.path.read_bytes(), cubin.lowered[kernel])
         self.shared = elf.kernel_shared(cubin.path.read_bytes(), cubin.lowered[kernel])
-        self.text = "\n".join(line_of(i, code) for i in self.instructions)
+        self.text = "\n".join(line_of(i) for i in self.instructions)
         self.handle = library().rung_machine_load(self.text.encode())
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
@@ -291,24 +290,27 @@ def local_bytes(memory: elf.KernelMemory, instructions: Sequence[sass.Instructio
     return -(-memory.stack // 16) * 16 + _STACK if touches or memory.stack else 0
 
 
-def line_of(instruction: sass.Instruction, code: bytes) -> str:
-    """An instruction as rung_machine_load reads it."""
-    return f"{instruction.address:04x}:{_control(instruction, code):x} {_exact(instruction, code)}"
+def line_of(instruction: sass.Instruction) -> str:
+    """An instruction as rung_machine_load reads it, with what the compiler says about its issue (bits 105 to 125)."""
+    return f"{instruction.address:04x}:{instruction.words[1] >> 41 & 0x1FFFFF:x} {_exact(instruction)}"
 
 
-def _control(instruction: sass.Instruction, code: bytes) -> int:
-    """What the compiler says about its issue: bits 105 to 125."""
-    (high,) = struct.unpack_from("<Q", code, instruction.address + 8)
-    return int(high >> 41 & 0x1FFFFF)
-
-
-def _exact(instruction: sass.Instruction, code: bytes) -> str:
-    """Its text, with the bits of a number that is none: it may be half of a double."""
+def _exact(instruction: sass.Instruction) -> str:
+    """Its text, with the bits of a number that is none: it may be half of a double; and with the number of a driver's
+    function that it calls by name."""
+    if instruction.name == "CALL":
+        before, _, name = instruction.text.rpartition(" ")
+        return f"{before} {hex(DRIVER[name] & 0xFF)}" if name in DRIVER else instruction.text
     if "QNAN" not in instruction.text or instruction.name.startswith("D"):
         return instruction.text
-    (bits,) = struct.unpack_from("<I", code, instruction.address + 4)
-    text = _PAIR.sub(hex(bits), instruction.text, count=1) if instruction.name in _OF_PAIRS else instruction.text
-    return _NOT_A_NUMBER.sub(hex(bits), text)
+    bits = hex(instruction.words[0] >> 32)
+    text = _PAIR.sub(bits, instruction.text, count=1) if instruction.name in _OF_PAIRS else instruction.text
+    return _NOT_A_NUMBER.sub(bits, text)
+
+
+def functions(cubin: bytes) -> dict[str, int]:
+    """Addresses of the functions that code may call and memory may hold."""
+    return DRIVER | elf.code(cubin).starts
 
 
 class Variables:
@@ -318,9 +320,10 @@ class Variables:
         memory = elf.module_memory(cubin)
         self._known = memory.variables
         self._sections = {name: aligned(data) for name, data in memory.sections.items()}
+        called = functions(cubin)
         for section, offset, name, added in memory.placed:
             address = self.address(name)
-            address = DRIVER.get(name) if address is None else address + added
+            address = called.get(name) if address is None else address + added
             if address is not None:
                 struct.pack_into("<Q", self._sections[section], offset, address)
         self.regions = [

@@ -78,7 +78,12 @@ void mark_aggregated(std::vector<Op>& ops)
 // Whether an instruction reads a register; registers behind the first of an operand count for all but plain arithmetic.
 bool may_read(const Op& op, uint16_t row)
 {
-    const unsigned width = !op.opcode ? 4 : op.opcode->width == Width::WORD ? 1 : op.bytes > 8 ? 4 : 2;
+    const bool stores = op.way == Way::PLAIN && op.direction == Direction::WRITE;
+    const unsigned width = stores                            ? (op.bytes + 3) / 4
+                           : !op.opcode                      ? 4
+                           : op.opcode->width == Width::WORD ? 1
+                           : op.bytes > 8                    ? 4
+                                                             : 2;
     for (unsigned i = 0; i < op.sources; i++) {
         const Operand& o = op.s[i];
         const uint16_t first = o.kind == Kind::Memory ? o.base : o.index;

@@ -313,21 +313,26 @@ void go_to_registers(Warp& w, const Op& op, uint32_t lanes, uint32_t from)
     }
 }
 
-void brx(Warp& w, const Op& op, uint32_t lanes) { go_to_registers(w, op, lanes, w.pc() * 16); }
+void brx(Warp& w, const Op& op, uint32_t lanes) { go_to_registers(w, op, lanes, launch.program->addresses[w.pc()]); }
 
 void call(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand* const to = op.every.empty() ? nullptr : &op.every.back();
     lanes = narrowed(w, op, lanes);
     if (!lanes) return;
-    if (to && to->kind == Kind::Number) return go_to(w, lanes, to->value);
+    if (to && to->kind == Kind::Number) {
+        if (to->value && to->value < 16) return call_driver(w, DRIVER_WINDOW + to->value, lanes);
+        return go_to(w, lanes, to->value);
+    }
     if (!to || to->kind != Kind::Register)
-        fail(w, RUNG_UNSUPPORTED, "a function that is not part of the kernel is called");
+        fail(w, RUNG_UNSUPPORTED, "%s is called, whose code is not there",
+             op.text.substr(op.text.rfind(' ') + 1).c_str());
     const unsigned first = unsigned(__builtin_ctz(lanes));
-    if (!op.has("ABS"))
-        go_to_registers(w, op, lanes, 0);
+    const uint64_t function = w.r[to->index][first] | uint64_t(w.r[to->index + 1][first]) << 32;
+    if (op.has("ABS") && function >= DRIVER_WINDOW)
+        call_driver(w, function, lanes);
     else
-        call_driver(w, w.r[to->index][first] | uint64_t(w.r[to->index + 1][first]) << 32, lanes);
+        go_to_registers(w, op, lanes, 0);
 }
 
 void ret(Warp& w, const Op& op, uint32_t lanes) { go_to_registers(w, op, lanes, 0); }

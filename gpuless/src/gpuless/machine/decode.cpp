@@ -185,6 +185,7 @@ bool operand(std::string text, Operand& o)
         o.kind = Kind::Predicate, o.index = uint16_t(predicate);
         return true;
     }
+    if (text.compare(0, 3, "32@") == 0) return false;  // an address that nobody has filled in
     o.kind = Kind::Other, o.parts = text;
     if (text[0] == 'B' && digits(text.substr(1))) o.index = uint16_t(atoi(text.c_str() + 1));
     return true;
@@ -304,7 +305,7 @@ Program* decoded(const char* text)
         const std::string instruction = trimmed(std::string(space, size_t(end - space)));
         line = *end ? end + 1 : end;
         if (instruction.empty()) continue;
-        program->at[at] = uint32_t(program->ops.size());
+        program->at[at] = uint32_t(program->ops.size()), program->addresses.push_back(at);
         program->ops.emplace_back();
         program->ops.back().number = uint32_t(program->ops.size() - 1);
         program->ops.back().control = control;

@@ -366,7 +366,8 @@ void mov(Warp& w, const Op& op, uint32_t lanes)
 
 void lepc(Warp& w, const Op& op, uint32_t lanes)  // an address of the code, in a pair of registers
 {
-    const uint32_t at = op.sources ? op.s[0].value : op.number * 16;  // without an operand: its own
+    const uint32_t at =
+        op.sources ? op.s[0].value : launch.program->addresses[op.number];  // without an operand: its own
     uint32_t* const d = w.target(op.out);
     map(d, lanes, [&](unsigned) { return at; });
     map(d + WARP, lanes, [&](unsigned) { return 0; });

@@ -150,6 +150,7 @@ struct Program
 {
     std::vector<Op> ops;
     std::unordered_map<uint32_t, uint32_t> at;  // index of the instruction at an address
+    std::vector<uint32_t> addresses;            // of each instruction
     std::vector<Tally> tally;
     std::vector<Memory> memory;
     std::vector<std::unique_ptr<Row>> wide;  // values of numbers and constants

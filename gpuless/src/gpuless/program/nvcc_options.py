@@ -21,8 +21,6 @@ RELOCATABLE = {
     *("-rdc=true", "--relocatable-device-code=true", "-dc", "--device-c"),
     *("-dlink", "--device-link", "-dlto", "--dlink-time-opt"),
 }
-SOURCES = (".cu", ".c", ".cc", ".cpp", ".cxx")
-NO_LINK = ("-c", "--compile", "-E", "--preprocess", "-M", "-MM", "-ptx", "--ptx", "-cubin", "--cubin", "-lib", "--lib")
 
 
 def chosen(words: list[str], environment: Mapping[str, str]) -> str:
@@ -35,15 +33,6 @@ def relocatable(words: Sequence[str]) -> bool:
     """Whether device functions of several files may call each other."""
     pairs = map("=".join, itertools.pairwise(words))  # `-rdc true` means `-rdc=true`
     return not RELOCATABLE.isdisjoint([*words, *pairs])
-
-
-def _links_code(words: Sequence[str]) -> bool:
-    """Whether such code is compiled, or objects are linked that may hold it. The linker optimises then, so that a
-    kernel's code is one whole, as if its functions stood in its file."""
-    if relocatable(words):
-        return True
-    objects = any(word.endswith((".o", ".a", ".obj")) for word in words)
-    return objects and not any(word.endswith(SOURCES) or word in NO_LINK for word in words)
 
 
 def translated(words: list[str], toolkit: str, environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -69,8 +58,6 @@ def translated(words: list[str], toolkit: str, environment: Mapping[str, str] = 
     more += ["-Xcompiler", "-g1", "-DCCCL_DISABLE_NVTX"]  # CUB marks its calls for a profiler that is not there
     if not optimized:
         more += ["-Xcompiler", "-O1"]
-    if _links_code(kept) and "-dlto" not in kept:
-        more.append("-dlto")
     if "-arch=native" in more:  # the libraries are NVIDIA's
         return [*kept, *more]
     return [*kept, *more, "-Xlinker", f"-rpath={toolkit}/lib64"]
