@@ -86,7 +86,7 @@ def _run(document: str | None, budget: float, *, again: bool, dry_run: bool) -> 
     from rung.results import machine
     from rung_reproduce import measure
 
-    if not torch.cuda.is_available():
+    if not (dry_run or torch.cuda.is_available()):
         raise RungError("--run measures on a GPU, and there is none here; without it stored rows are shown.")
     gpu = str(machine.facts().get("gpu", ""))
     steps = measure.plan(document, [] if again else measure.rows(gpu))
