@@ -22,16 +22,17 @@ from rung_reproduce import atlas, items, sources
 
 LEAST = 20.0  # seconds left below which no step begins
 START = 12.0  # seconds of a first step: torch, the driver, the first kernels
-# Seconds as an H100 took them: of a rung raced at a shape, of one profiled, of studies, climbs and the course's sweep.
-BENCH, PROFILE, COURSE, SWEEP = 5.0, 4.0, 170.0, 90.0
-STUDY = {"attention": 120.0, "ranks": 150.0, "waves": 100.0, "cache": 90.0, "loading": 40.0}
+# Seconds as an H200 took them: of a race, of each of its rungs, of one profiled, of studies, climbs and the sweep.
+RACE, BENCH, PROFILE, COURSE, SWEEP = 3.0, 1.0, 5.0, 170.0, 90.0
+PROFILES = {"attention_training": 25.0}  # of an operation whose calls are long
+STUDY = {"attention": 120.0, "ranks": 150.0, "waves": 55.0, "cache": 90.0, "memory-latency": 10.0, "vocab": 20.0}
 USUAL = 40.0  # another study
 VERSIONS = (*(str(n) for n in range(13, 24)), "37")  # the twelve of the study of flash attention
 TEXTS: dict[str, tuple[Sequence[str], float, float]] = {  # options -> rungs, seconds for each text, seconds in all
-    "": (VERSIONS, 12.0, 150.0),
-    "--batch 4": (("37_sixty_four_square",), 60.0, 40.0),
-    "--dtype bfloat16": (("27_tensor_cores",), 30.0, 40.0),
-    "--batch 16": (("37_sixty_four_square",), 100.0, 60.0),
+    "": (VERSIONS, 12.0, 180.0),
+    "--batch 4": (("37_sixty_four_square",), 60.0, 45.0),
+    "--dtype bfloat16": (("27_tensor_cores",), 30.0, 45.0),
+    "--batch 16": (("37_sixty_four_square",), 100.0, 90.0),
 }
 FORMATS = ("f32", "tf32", "bf16", "f16")  # the first that a rung has is measured where an item names only the rung
 KINDS = ("bench", "profile", "course", "study", "sweep", "text", "kernels")  # of rows that figures need
@@ -39,7 +40,7 @@ KINDS = ("bench", "profile", "course", "study", "sweep", "text", "kernels")  # o
 
 @dataclass(frozen=True)
 class Step:
-    """One command, and how long an H100 takes for it."""
+    """One command, and how long an H200 takes for it."""
 
     name: str
     seconds: float
@@ -122,7 +123,7 @@ def _race(where: tuple[str, str, str], rungs: Sequence[str]) -> Step:
     first, *others = dict.fromkeys(rungs)
     words = ["bench", first, "--dtype", dtype, "--shape", shape, "--seconds", "0.15"]
     words += [word for other in others for word in ("--vs", other)]
-    return Step(f"bench {operation} {dtype} {shape}", BENCH * (1 + len(others)), _verb(*words))
+    return Step(f"bench {operation} {dtype} {shape}", RACE + BENCH * (1 + len(others)), _verb(*words))
 
 
 def _profile(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
@@ -132,7 +133,8 @@ def _profile(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
         def work(left: float) -> None:
             deque(batches.collect(lacking, left, lambda text: print(text, file=sys.stderr)), 0)
 
-        yield Step(f"profile {len(lacking)} rungs", PROFILE * len(lacking), work)
+        each = (PROFILES.get(subject.rung.operation.name, PROFILE) for subject, _ in lacking)
+        yield Step(f"profile {len(lacking)} rungs", sum(each), work)
 
 
 def _course(document: str | None, have: Sequence[Row]) -> Iterator[Step]:

@@ -90,7 +90,7 @@ def _run(document: str | None, budget: float, *, again: bool, dry_run: bool) -> 
         raise RungError("--run measures on a GPU, and there is none here; without it stored rows are shown.")
     gpu = str(machine.facts().get("gpu", ""))
     steps = measure.plan(document, [] if again else measure.rows(gpu))
-    told = f"{len(steps)} steps, about {measure.minutes(steps):.0f} minutes on an H100"
+    told = f"{len(steps)} steps, about {measure.minutes(steps):.0f} minutes on an H200"
     console.note(f"rung: {told}; the budget is {budget / 60:.0f} minutes." if steps else "rung: every place has a row.")
     if dry_run:
         console.table(("step", "seconds"), [(s.name, f"{s.seconds:.0f}") for s in steps], right=("seconds",))
