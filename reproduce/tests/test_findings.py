@@ -15,7 +15,7 @@ from rung_reproduce import findings, sources
 from rung_reproduce.findings import Finding
 
 # What a reason names of code must be a fact, beside the reason.
-NAMED = re.compile(r"wgmma|HMMA|cutlass|sm_\d+|copies a tile|tensor map|machine code is the same|to the unit|to the instruction", re.I)
+NAMED = re.compile(r"wgmma|HMMA|cutlass|sm_\d+|copies a tile|tensor map|machine code is the same|to the unit|to the instruction|to the (five )?digits", re.I)
 # A figure outside its row: a number with a decimal point, a unit or "times" behind it; sizes of launches and models are none.
 LOOSE = re.compile(r"\d+\.\d+|\d[\d,.]* ?(?:%|ms\b|us\b|µs\b|cycles|times|GB|million)")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rung.cli import main
 from rung.results import codes, current, store
 from rung_reproduce import measure
 
@@ -20,3 +21,27 @@ def test_only_what_was_measured_here_is_left_out(tmp_path: Path, monkeypatch: py
     store.write(tmp_path / "own.jsonl", studies)
     left = measure.plan("flash", measure.rows(theirs.gpu))
     assert 0 < len(left) < len(whole)
+
+
+def test_a_rung_that_an_item_names_is_raced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its items need one row, not one for each shape and format of the operation."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(measure, "main", asked.append)
+    for name in ("flash", "milestone3"):
+        for step in measure.plan(name, []):
+            if step.name.startswith("bench"):
+                step.work(60.0)
+    assert len(asked) > 20 and all("--shape" in words and "--dtype" in words for words in asked)
+    assert any("transpose/04_swizzled" in words for words in asked)
+
+
+def test_what_a_run_would_measure_is_told_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "own.jsonl"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "milestone", "--run", "--dry-run"])
+    assert not ended.value.code
+    told = capsys.readouterr().out
+    assert all(step.name in told for step in measure.plan("milestone", []))

@@ -12,33 +12,35 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from itertools import groupby
 
 from rung.cli import main
 from rung.profile import batches
 from rung.results import codes, current, machine, store
 from rung.results.row import Row
+from rung.rungs import catalogue
 from rung_reproduce import atlas, items, sources
 
 LEAST = 20.0  # seconds left below which no step begins
 START = 12.0  # seconds of a first step: torch, the driver, the first kernels
-# Seconds as an H100 took them: of a rung raced at a shape, of one profiled, of studies, climbs and the course's sweep.
-BENCH, PROFILE, COURSE, SWEEP = 5.0, 4.0, 170.0, 90.0
-STUDY = {"attention": 120.0, "ranks": 150.0, "waves": 100.0, "cache": 90.0, "loading": 40.0}
+# Seconds as an H200 took them: of a race, of each of its rungs, of one profiled, of studies, climbs and the sweep.
+RACE, BENCH, PROFILE, COURSE, SWEEP = 3.0, 1.0, 5.0, 170.0, 90.0
+PROFILES = {"attention_training": 25.0}  # of an operation whose calls are long
+STUDY = {"attention": 120.0, "ranks": 150.0, "waves": 55.0, "cache": 90.0, "memory-latency": 10.0, "vocab": 20.0}
 USUAL = 40.0  # another study
 VERSIONS = (*(str(n) for n in range(13, 24)), "37")  # the twelve of the study of flash attention
 TEXTS: dict[str, tuple[Sequence[str], float, float]] = {  # options -> rungs, seconds for each text, seconds in all
-    "": (VERSIONS, 12.0, 150.0),
-    "--batch 4": (("37_sixty_four_square",), 60.0, 40.0),
-    "--dtype bfloat16": (("27_tensor_cores",), 30.0, 40.0),
-    "--batch 16": (("37_sixty_four_square",), 100.0, 60.0),
+    "": (VERSIONS, 12.0, 180.0),
+    "--batch 4": (("37_sixty_four_square",), 60.0, 45.0),
+    "--dtype bfloat16": (("27_tensor_cores",), 30.0, 45.0),
+    "--batch 16": (("37_sixty_four_square",), 100.0, 90.0),
 }
+FORMATS = ("f32", "tf32", "bf16", "f16")  # the first that a rung has is measured where an item names only the rung
 KINDS = ("bench", "profile", "course", "study", "sweep", "text", "kernels")  # of rows that figures need
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command, and how long an H100 takes for it."""
+    """One command, and how long an H200 takes for it."""
 
     name: str
     seconds: float
@@ -112,11 +114,16 @@ def _bench(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
     groups: dict[tuple[str, str, str], list[str]] = {}
     for r in missing("bench", document, have):
         groups.setdefault((r.what.partition("/")[0], r.dtype, r.shape), []).append(r.what)
-    for (operation, dtype, shape), names in groups.items():
-        first, *others = dict.fromkeys(names)
-        words = ["bench", first, "--dtype", dtype, "--shape", shape, "--seconds", "0.15"]
-        words += [word for other in others for word in ("--vs", other)]
-        yield Step(f"bench {operation} {dtype} {shape}", BENCH * (1 + len(others)), _verb(*words))
+    yield from map(_race, groups, groups.values())
+
+
+def _race(where: tuple[str, str, str], rungs: Sequence[str]) -> Step:
+    """A race of some rungs of an operation in one format at one shape."""
+    operation, dtype, shape = where
+    first, *others = dict.fromkeys(rungs)
+    words = ["bench", first, "--dtype", dtype, "--shape", shape, "--seconds", "0.15"]
+    words += [word for other in others for word in ("--vs", other)]
+    return Step(f"bench {operation} {dtype} {shape}", RACE + BENCH * (1 + len(others)), _verb(*words))
 
 
 def _profile(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
@@ -126,7 +133,8 @@ def _profile(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
         def work(left: float) -> None:
             deque(batches.collect(lacking, left, lambda text: print(text, file=sys.stderr)), 0)
 
-        yield Step(f"profile {len(lacking)} rungs", PROFILE * len(lacking), work)
+        each = (PROFILES.get(subject.rung.operation.name, PROFILE) for subject, _ in lacking)
+        yield Step(f"profile {len(lacking)} rungs", sum(each), work)
 
 
 def _course(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
@@ -158,14 +166,16 @@ def _text(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
 
 
 def _items(document: str | None, have: Sequence[Row], raced: set[str]) -> Iterator[Step]:
-    """What items name beyond the figures: rungs without a row, the trace of a whole run."""
+    """What items name beyond the figures: rungs without a row, each at one shape; the trace of a whole run."""
     gpu = str(machine.facts().get("gpu", ""))
     named = {name for i in items.items() if document in (None, i.document) for name in i.missing(have)}
     alone = (name for name in sorted(named) if " " not in name and name.count("/") == 1)
-    rungs = [name for name in alone if name not in raced]
-    for operation, some in groupby(rungs, key=lambda name: name.partition("/")[0]):
-        first, *others = some
-        words = ["bench", first, "--seconds", "0.15", *(word for other in others for word in ("--vs", other))]
-        yield Step(f"bench {operation}", BENCH * (1 + len(others)), _verb(*words))
+    races: dict[tuple[str, str, str], list[str]] = {}
+    for rung in (catalogue.find(name) for name in alone if name not in raced):
+        of = rung.operation
+        shape = of.races[0].shape if of.races else next(iter(of.shapes))
+        dtype = next(name for name in FORMATS if name in rung.dtypes)
+        races.setdefault((of.name, dtype, shape), []).append(rung.full_name)
+    yield from map(_race, races, races.values())
     if any("whole_run" in name and (name.partition("gpu=")[2] or gpu) in gpu for name in named):
         yield Step("profile generate", USUAL, _verb("profile", "generate", "--whole", "--plan", "best"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 
@@ -332,8 +333,9 @@ def _by_name(chosen: Sequence[Rung], name: str) -> Rung:
     return next(r for r in chosen if r.full_name == name)
 
 
+@cache
 def measure_ceilings() -> Ceilings:
-    """Copy bandwidth (read and write counted) and the matrix rate of each number format, on this GPU."""
+    """Copy bandwidth (read and write counted) and the matrix rate of each number format; measured once a process."""
     bandwidth = _copy_bandwidth()
     contestants: dict[str, timing.Contestant] = {}
     n = 8192

@@ -86,11 +86,11 @@ def _run(document: str | None, budget: float, *, again: bool, dry_run: bool) -> 
     from rung.results import machine
     from rung_reproduce import measure
 
-    if not torch.cuda.is_available():
+    if not (dry_run or torch.cuda.is_available()):
         raise RungError("--run measures on a GPU, and there is none here; without it stored rows are shown.")
     gpu = str(machine.facts().get("gpu", ""))
     steps = measure.plan(document, [] if again else measure.rows(gpu))
-    told = f"{len(steps)} steps, about {measure.minutes(steps):.0f} minutes on an H100"
+    told = f"{len(steps)} steps, about {measure.minutes(steps):.0f} minutes on an H200"
     console.note(f"rung: {told}; the budget is {budget / 60:.0f} minutes." if steps else "rung: every place has a row.")
     if dry_run:
         console.table(("step", "seconds"), [(s.name, f"{s.seconds:.0f}") for s in steps], right=("seconds",))
@@ -128,6 +128,10 @@ def _findings(name: str, on: Shown) -> None:
 
     print(f"\n{sources.documents()[name].cited}\n")
     console.table(findings.COLUMNS, findings.table(name, on.rows), right=("theirs", "ours"))
+    waiting = sum(not f.judged(on.rows) for f in findings.of_document(name))
+    if waiting:
+        where = on.gpu or "a GPU"
+        console.note(f"{waiting} have no row of {where} yet: `rung reproduce {name} --run` measures them there.")
 
 
 def _as_json(name: str, on: Shown, *, tables: bool) -> dict[str, object]:
