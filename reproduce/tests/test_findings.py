@@ -102,6 +102,12 @@ def test_a_verdict_follows_from_the_size_of_the_effect(power: float, verdict: st
     assert _with(one, (one.theirs() or 1) ** power).judged([]) == verdict
 
 
+def test_a_number_of_theirs_where_there_is_no_effect_claims_none(rows: list[Row]) -> None:
+    one = _one(rows)
+    level = replace(one, figures=(replace(one.figures[0], value=1.0),), by=(), neutral=1.0)
+    assert _with(level, 2.0).judged([]) == "effect" and _with(level, 1.0).judged([]) == "none"
+
+
 def test_small_effects_are_told_with_sign_and_size(rows: list[Row]) -> None:
     vectors = next(f for f in findings.findings() if f.says.startswith("A register tile of 2 x 2"))
     assert vectors.verdict(rows) == "small in both (+3.4 % there, +1.1 % here)"
