@@ -234,8 +234,7 @@ Code* ready(Code* code)
     Module& module = *code->module;
     const std::string path = module.cubin + "-" + digest_of(code->name.data(), code->name.size());
     const std::string words = in_json(module.cubin) + ", " + in_json(code->name) + ", " + in_json(path);
-    for (int trial = 0; code->later && trial < 2; trial++)
-        try {
+    for (int trial = 0; code->later && trial < 2; trial++) try {
             std::string log;
             if (access(path.c_str(), R_OK) && load_request("[\"kernel\", 0, " + words + "]", &log))
                 throw std::runtime_error(log);
