@@ -45,3 +45,18 @@ def test_what_a_run_would_measure_is_told_without_a_gpu(
     assert not ended.value.code
     told = capsys.readouterr().out
     assert all(step.name in told for step in measure.plan("milestone", []))
+
+
+def test_a_step_whose_need_is_missing_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CUTLASS's headers are nowhere: its study is no step, and the command says so."""
+    monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "own.jsonl"))
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
+    assert "study cutlass" not in {step.name for step in measure.plan("milestone2", [])}
+    assert [step.name for step in measure.wanted("milestone2", []) if step.lacks] == ["study cutlass"]
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "milestone2", "--run", "--dry-run"])
+    told = capsys.readouterr()
+    assert not ended.value.code and "study cutlass" not in told.out
+    assert "study cutlass is left out" in " ".join(told.err.split())

@@ -190,3 +190,16 @@ def test_a_counter_is_shown_as_the_emulator_counts_it_and_a_time_is_not() -> Non
     bench = sources.reference("bench | matmul/01_naive | cold_us", "f32", "b4t64 qkv")
     timed = sources.Figure("time", 1.0, "ms", (bench,), "")
     assert timed.emulated([counted]) is None
+
+
+def test_a_gpu_is_named_where_the_document_names_it() -> None:
+    """The lecture names an A100 for its waves alone; another table of it is of a paper."""
+    named = {e.title: e.gpu for e in sources.experiments() if e.document.name == "lecture" and "A100" in e.gpu}
+    assert sources.documents()["lecture"].gpu == "not named" and len(named) == 2
+    assert any("1792" in title for title in named)
+
+
+def test_three_changes_are_a_figure_of_their_own() -> None:
+    place = figure("One shared buffer", "by its three changes one after the other (rungs 43, 44 and 45): times as fast")
+    first, last = bench("attention/25_flash2", 30.0), bench("attention/45_flash2_fused_division", 20.0)
+    assert place.value == 1.66 and place.beside([first, last]) == 1.5 and place.unit == ""

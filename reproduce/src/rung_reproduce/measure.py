@@ -18,7 +18,7 @@ from rung.profile import batches
 from rung.results import codes, current, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue
-from rung_reproduce import atlas, items, sources
+from rung_reproduce import atlas, items, sources, studies
 
 LEAST = 20.0  # seconds left below which no step begins
 START = 12.0  # seconds of a first step: torch, the driver, the first kernels
@@ -45,6 +45,7 @@ class Step:
     name: str
     seconds: float
     work: Callable[[float], None]
+    lacks: str = ""  # what it needs and this machine does not have
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ def missing(kind: str, document: str | None, have: Sequence[Row]) -> list[source
 
 
 def plan(document: str | None, have: Sequence[Row]) -> list[Step]:
+    """What this machine can measure of what `wanted` names."""
+    return [step for step in wanted(document, have) if not step.lacks]
+
+
+def wanted(document: str | None, have: Sequence[Row]) -> list[Step]:
     """What the document's tables, findings and items need beyond these rows; steps that fill most places come first."""
     steps: list[Step] = []
     for make in (_bench, _profile, _course, _sweep, _study, _text):
@@ -130,6 +136,7 @@ def _profile(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
     asked = list(sources.references("profile", document))
     lacking = atlas.planned_for([r for r in asked if r.value(have) is None])
     if lacking:
+
         def work(left: float) -> None:
             deque(batches.collect(lacking, left, lambda text: print(text, file=sys.stderr)), 0)
 
@@ -153,7 +160,7 @@ def _study(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
     shown = [study for d in documents for study in d.studies if study not in known]
     needed = [*(r.what for r in missing("study", document, have)), *shown]
     for name in dict.fromkeys(study.partition("/")[0] for study in needed):
-        yield Step(f"study {name}", STUDY.get(name, USUAL), _verb("study", name, "--no-chart"))
+        yield Step(f"study {name}", STUDY.get(name, USUAL), _verb("study", name, "--no-chart"), studies.lacks(name))
 
 
 def _text(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
