@@ -25,7 +25,6 @@ RANKS_AND_SPLITS = [(1, "zigzag"), (2, "zigzag"), (3, "contiguous"), (4, "zigzag
 def packages_on_the_path(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [PACKAGES, os.environ.get("PYTHONPATH")])))
 
-
 def launch_job(tmp_path, ranks, **fields):
     results = tmp_path / "results.json"
     Job(results=str(results), output_folder=str(tmp_path), heads=HEADS, d=D, **fields).write(tmp_path / "job.json")

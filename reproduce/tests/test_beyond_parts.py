@@ -42,7 +42,8 @@ def in_one_process(qkv, ranks, kind, causal, threads):
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
-    ("n", "d", "heads", "ranks"), [(1, 64, 1, 1), (65, 64, 2, 1), (130, 7, 1, 3), (257, 80, 2, 2), (5, 33, 1, 8)]
+    ("n", "d", "heads", "ranks"),
+    [(1, 64, 1, 1), (65, 64, 2, 1), (130, 7, 1, 3), (257, 80, 2, 2), (5, 33, 1, 8)],
 )
 def test_blocks_merge_to_the_whole(causal, n, d, heads, ranks):
     qkv = data.generate(n, d, heads, seed=n)

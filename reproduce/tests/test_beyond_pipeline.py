@@ -12,7 +12,9 @@ F32 = dtype("f32")
 
 def result(rung, qkv, chunk, streams, device, causal=True):
     out = torch.full((*qkv.shape[:2], qkv.shape[2] // 3), torch.nan)
-    line = pipeline.Pipeline(rung, qkv, out, dtype=F32, causal=causal, chunk=chunk, streams=streams, device=device)
+    line = pipeline.Pipeline(
+        rung, qkv, out, dtype=F32, causal=causal, chunk=chunk, streams=streams, device=device
+    )
     line.run()
     line.run()  # buffers are used again
     return out

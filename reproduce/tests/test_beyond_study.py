@@ -33,7 +33,10 @@ def study(*words):
 
 @pytest.mark.skipif(without_mpi is not None, reason=str(without_mpi))
 def test_over_ranks_it_gives_tables_charts_and_a_row(tmp_path, capsys):
-    assert study("--n", "64", "--n", "96", "--mpi", "--ranks", "1", "--ranks", "2", "--data", "kept", "--causal") == 0
+    assert (
+        study("--n", "64", "--n", "96", "--mpi", "--ranks", "1", "--ranks", "2", "--data", "kept", "--causal")
+        == 0
+    )
     out = capsys.readouterr().out
     for name in ("sequential C++", "vectorised C++, 1 thread", "MPI ring, 1 rank", "MPI ring, 2 ranks"):
         assert name in out
@@ -120,7 +123,10 @@ def test_softmax_times_stand_beside_the_sources():
         for name, seconds in ((linear, 6e-4), (tree, 1e-4 if n == 256 else 2e-4))
     }
     found = attention.softmax(by, [256, 8192])
-    assert found.rows == [(256, "0.600", "0.100", "6.00x", "5.07x"), (8192, "0.600", "0.200", "3.00x", "1.80x")]
+    assert found.rows == [
+        (256, "0.600", "0.100", "6.00x", "5.07x"),
+        (8192, "0.600", "0.200", "3.00x", "1.80x"),
+    ]
     assert "6.00x at 256, 3.00x at 8192" in found.finding
 
 
@@ -128,7 +134,9 @@ def test_the_pipelines_gain_is_shown_beside_its_bound():
     def row(chunk, streams, seconds, wall):
         return Pipelined(chunk, streams, seconds, Overlap(wall, 2e-3, 1.8e-3, 0.7e-3))
 
-    found = attention.pipelined([row(48, 1, 4.5e-3, 4.4e-3), row(6, 2, 2.6e-3, 2.5e-3), row(3, 2, 3e-3, 2.9e-3)], "48")
+    found = attention.pipelined(
+        [row(48, 1, 4.5e-3, 4.4e-3), row(6, 2, 2.6e-3, 2.5e-3), row(3, 2, 3e-3, 2.9e-3)], "48"
+    )
     assert found.rows[0][:4] == ("all at once", 1, "4.500", "1.00x")
     assert found.rows[1] == (6, 2, "2.600", "1.73x", "2.000", "1.800", "0.700", "2.000", "80%")
     assert "Chunks of 6 over 2 streams take 2.600 ms, 1.73 times" in found.finding

@@ -16,10 +16,7 @@ from rung_reproduce import findings, sources
 from rung_reproduce.findings import Finding
 
 # What a reason names of code must be a fact, beside the reason.
-NAMED = re.compile(
-    r"wgmma|HMMA|cutlass|sm_\d+|copies a tile|tensor map|machine code is the same|to the unit|to the instruction|to the (five )?digits",
-    re.I,
-)
+NAMED = re.compile(r"wgmma|HMMA|cutlass|sm_\d+|copies a tile|tensor map|machine code is the same|to the unit|to the instruction|to the (five )?digits", re.I)
 # A figure outside its row: a number with a decimal point, a unit or "times" behind it; sizes of launches and models are none.
 LOOSE = re.compile(r"\d+\.\d+|\d[\d,.]* ?(?:%|ms\b|us\b|µs\b|cycles|times|GB|million)")
 
@@ -60,9 +57,7 @@ def test_a_reason_that_names_an_instruction_or_a_kernel_has_facts() -> None:
 def test_each_document_has_findings_and_ten_headlines_with_the_reversed_first(rows: list[Row]) -> None:
     for name in sources.documents():
         chosen = findings.headlines(name, rows)
-        assert 9 <= len(chosen) <= 10 and len({f.says for f in findings.of_document(name)}) == len(
-            findings.of_document(name)
-        )
+        assert 9 <= len(chosen) <= 10 and len({f.says for f in findings.of_document(name)}) == len(findings.of_document(name))
         verdicts = [f.judged(rows) for f in chosen]
         assert "reversed" not in verdicts[verdicts.count("reversed") :]
 
@@ -96,14 +91,11 @@ def _with(one: Finding, ours: float) -> Finding:
 
 
 def _one(rows: list[Row]) -> Finding:
-    return next(
-        f for f in findings.findings() if f.judged(rows) == "same" and len(f.figures) == 2 and (f.theirs() or 0) > 2
-    )
+    return next(f for f in findings.findings() if f.judged(rows) == "same" and len(f.figures) == 2 and (f.theirs() or 0) > 2)
 
 
 @pytest.mark.parametrize(
-    ("power", "verdict"),
-    [(-1, "reversed"), (0.005, "lost"), (0.3, "smaller"), (0.7, "same"), (1.4, "same"), (1.6, "larger")],
+    ("power", "verdict"), [(-1, "reversed"), (0.005, "lost"), (0.3, "smaller"), (0.7, "same"), (1.4, "same"), (1.6, "larger")]
 )
 def test_a_verdict_follows_from_the_size_of_the_effect(power: float, verdict: str, rows: list[Row]) -> None:
     one = _one(rows)
@@ -207,25 +199,12 @@ def test_small_effects_are_told_with_sign_and_size(rows: list[Row]) -> None:
 
 
 def test_a_profile_of_several_kernels_is_read_from_the_one_that_is_named(rows: list[Row]) -> None:
-    kernels = [
-        {"kernel": name, "figures": {"sm_throughput": share, "hmma": 1.0}}
-        for name, share in (("gemm_tn", 4.0), ("copy", 31.0))
-    ]
-    row = Row(
-        kind="profile",
-        what="attention/11_cublas",
-        dtype="f32",
-        shape="b4t64",
-        verdict="ok",
-        detail={"kernels": kernels},
-    )
+    kernels = [{"kernel": name, "figures": {"sm_throughput": share, "hmma": 1.0}} for name, share in (("gemm_tn", 4.0), ("copy", 31.0))]
+    row = Row(kind="profile", what="attention/11_cublas", dtype="f32", shape="b4t64", verdict="ok", detail={"kernels": kernels})
     read = lambda text: sources.reference(text, "f32", "b4t64").value([row])  # noqa: E731
     assert read("profile | attention/11_cublas:*_tn | sm_throughput") == 4.0
     assert read("profile | attention/11_cublas | sm_throughput") is None  # the longest is nobody's choice
-    assert (
-        read("profile | attention/11_cublas:* | sm_throughput") is None
-        and read("profile | attention/11_cublas:* | hmma") == 2.0
-    )
+    assert read("profile | attention/11_cublas:* | sm_throughput") is None and read("profile | attention/11_cublas:* | hmma") == 2.0
 
 
 def test_every_profile_that_a_figure_names_has_that_kernel(rows: list[Row]) -> None:

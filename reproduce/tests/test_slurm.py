@@ -148,10 +148,7 @@ def local(capsys: pytest.CaptureFixture[str], store: Path) -> list[Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[Any]:
-    return [
-        (r["tuning"], r.get("verdict", "ok"), r["metrics"].get("registers"), r["metrics"].get("occupancy"))
-        for r in rows
-    ]
+    return [(r["tuning"], r.get("verdict", "ok"), r["metrics"].get("registers"), r["metrics"].get("occupancy")) for r in rows]
 
 
 @on_a_cluster
@@ -164,9 +161,7 @@ def test_a_sweep_over_slurm_gives_the_table_of_a_sweep_at_home(
     assert _table(json.loads(capsys.readouterr().out)["rows"]) == local(capsys, tmp_path / "home.jsonl")
     assert len([r for r in results.read(store) if r.kind == "sweep"]) == 8
     jobs = sorted(folder.glob("job-*.sh"))
-    assert (
-        rung(*tuned("course", *WORDS[1:]), *spread, "--json", "-o", str(store)) == 0
-    )  # all is there: nothing is submitted
+    assert rung(*tuned("course", *WORDS[1:]), *spread, "--json", "-o", str(store)) == 0  # all is there: nothing is submitted
     assert sorted(folder.glob("job-*.sh")) == jobs
     assert len([r for r in results.read(store) if r.kind == "sweep"]) == 8
 
@@ -203,11 +198,7 @@ def test_a_cancelled_and_a_requeued_task_lose_nothing(tmp_path: Path) -> None:
 
     def work() -> None:
         request = slurm.Request(tasks=2, gpus=0)
-        answer.append(
-            slurm.spread(
-                tuned("course", *WORDS[1:]), request, folder, places(every), progress=lambda *t: messages.append(t)
-            )
-        )
+        answer.append(slurm.spread(tuned("course", *WORDS[1:]), request, folder, places(every), progress=lambda *t: messages.append(t)))
 
     thread = threading.Thread(target=work)
     thread.start()

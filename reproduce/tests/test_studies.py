@@ -252,12 +252,7 @@ def test_a_study_writes_a_chart_and_a_row(
     assert (row.kind, row.what, row.quick) == ("study", "fusion", False)
     assert row.detail["finding"] in out and len(row.detail["series"]) == 2
     told = findings.of_study("fusion")
-    assert (
-        told
-        and all(f.says in out for f in told)
-        and "(theirs 0.4071, here 0.5): the same" in out
-        and findings.of_study("softmax") == []
-    )
+    assert told and all(f.says in out for f in told) and "(theirs 0.4071, here 0.5): the same" in out and findings.of_study("softmax") == []
 
 
 def test_an_unknown_study_and_the_list_of_them(capsys: pytest.CaptureFixture[str]) -> None:

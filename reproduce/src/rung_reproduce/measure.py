@@ -136,7 +136,6 @@ def _profile(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
     asked = list(sources.references("profile", document))
     lacking = atlas.planned_for([r for r in asked if r.value(have) is None])
     if lacking:
-
         def work(left: float) -> None:
             deque(batches.collect(lacking, left, lambda text: print(text, file=sys.stderr)), 0)
 

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 def course(
     rung: Annotated[
-        str | None, typer.Argument(metavar="[OP/RUNG]", help="With --slurm: this rung (default: the course's table).")
+        str | None,
+        typer.Argument(metavar="[OP/RUNG]", help="With --slurm: this rung (default: the course's table)."),
     ] = None,
     file: options.File = None,
     shape: options.Shape = None,

@@ -50,7 +50,8 @@ def shown(found: Figures, rows: Sequence[Row] = ()) -> Shown:
 def first(name: str, on: Shown) -> str:
     """A document's first screen: its headlines with theirs and ours, reversals first, and its exact counts."""
     lines = [
-        tuple(map(plain, (f.says, *f.cells(on.rows), f.verdict(on.rows)))) for f in findings.headlines(name, on.rows)
+        tuple(map(plain, (f.says, *f.cells(on.rows), f.verdict(on.rows))))
+        for f in findings.headlines(name, on.rows)
     ]
     heads = ("they found", f"theirs, {_short(sources.documents()[name].gpu)}", f"ours, {on.gpu or 'no GPU'}", "")
     made = markdown.table(heads, lines).replace("| --- | ---: | ---: | ---: |", "| --- | ---: | ---: | --- |")
