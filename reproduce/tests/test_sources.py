@@ -32,7 +32,10 @@ def test_a_place_names_a_rung_a_shape_and_a_tuning_that_exist(kind: str) -> None
         assert place.shape in rung.operation.shapes or "=" in place.shape, place
         assert all(value in rung.tune[name] for name, value in place.tuning.items()), place
         if place.kernels and "*" not in "".join(place.kernels):  # a library's kernels have no list
-            assert set(place.kernels) <= {e.kernel for e in rung.header.launches}, place  # type: ignore[attr-defined]
+            launched = [e.kernel for e in rung.header.launches]  # type: ignore[attr-defined]
+            for name, _, turn in (kernel.partition("#") for kernel in place.kernels):
+                # a kernel that is launched for several operands is told apart
+                assert launched.count(name) >= int(turn or 1) and (turn or launched.count(name) == 1), place
 
 
 def test_a_step_of_the_climb_and_a_study_that_a_place_names_exist() -> None:
@@ -137,6 +140,16 @@ def test_a_counter_is_that_of_the_named_kernel_of_a_profile_without_a_tuning_of_
     tuned = sources.reference("profile | attention/02_five_kernels:query_key UNROLL=1 | opcode BRA", "f32", "b4t64")
     assert tuned.tuning == {"UNROLL": 1} and tuned.value([profile({})]) is None
     assert place.missing([]) == "rung profile attention/02_five_kernels --dtype f32 --shape b4t64"
+
+
+def test_a_launch_of_several_of_one_name_is_told_apart() -> None:
+    """Weights that are transposed and converted are not told with the conversion of the activations."""
+    kernels = [{"kernel": name, "figures": {"seconds": s}} for name, s in (("transpose", 4.0), ("convert", 2.0), ("convert", 1.0), ("matmul", 9.0))]
+    row = Row(kind="profile", what="matmul/10_wmma_f16", dtype="tf32", shape="lm head", detail={"kernels": kernels})
+    read = lambda text: sources.reference(text, "tf32", "lm head").value([row])  # noqa: E731
+    assert read("profile | matmul/10_wmma_f16:transpose+convert#1 | seconds") == 6.0
+    assert read("profile | matmul/10_wmma_f16:convert#2 | seconds") == 1.0
+    assert read("profile | matmul/10_wmma_f16:convert | seconds") == 3.0
 
 
 def test_a_cell_of_a_study_is_found_by_its_row_and_column() -> None:
