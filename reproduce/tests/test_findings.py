@@ -43,6 +43,12 @@ def test_rows_bear_out_every_fact_beside_a_reason(rows: list[Row]) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize("name", list(sources.documents()))
+def test_rows_bear_out_what_a_takeaway_says(name: str, rows: list[Row]) -> None:
+    reader, facts = findings.of_document(name)[0], findings.premises(name)
+    assert facts and [fact for fact in facts if not reader.holds(fact, rows)] == []
+
+
 def test_a_reason_has_no_figure_of_its_own(rows: list[Row]) -> None:
     loose = {f.says: LOOSE.findall(re.sub(r"\{[^{}]*\}", "", f.why)) for f in findings.findings()}
     assert {says: found for says, found in loose.items() if found} == {}
@@ -66,6 +72,7 @@ def test_a_finding_can_be_read_alone() -> None:
     openings = ("And ", "Nor ", "So does", "As above", "It ", "Its ", "They ", "In the same")
     assert [f.says for f in findings.findings() if f.says.startswith(openings)] == []
     assert [f.says for f in findings.findings() if "s above" in f.why] == []
+    assert [f.says for f in findings.findings() if re.search(r"\b(it is|they are|them)\b", f.says)] == []
 
 
 def test_on_another_gpu_verdicts_are_its_own_and_reasons_are_silent(rows: list[Row]) -> None:

@@ -244,6 +244,11 @@ def texts(key: str) -> dict[str, str]:
     return {entry["name"]: entry[key] for entry in _data()}
 
 
+def premises(document: str) -> list[str]:
+    """The facts of a document's takeaway."""
+    return next(list(entry["facts"]) for entry in _data() if entry["name"] == document)
+
+
 def table(document: str, rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
     return [finding.line(rows) for finding in of_document(document)]
 
