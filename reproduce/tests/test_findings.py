@@ -68,6 +68,18 @@ def test_each_document_has_findings_and_ten_headlines_with_the_reversed_first(ro
         assert "reversed" not in verdicts[verdicts.count("reversed") :]
 
 
+def test_a_page_says_how_many_findings_its_first_page_has(rows: list[Row]) -> None:
+    words = {9: "nine", 10: "ten"}
+    for name in sources.documents():
+        page = (store.ROOT / f"docs/reproduce/{name}-all.md").read_text(encoding="utf-8")
+        assert f"with {words[len(findings.headlines(name, rows))]} of the findings" in page
+
+
+def test_the_host_that_a_page_names_is_that_of_the_rows(rows: list[Row]) -> None:
+    (cores,) = {row.machine["cores"] for row in rows if (row.kind, row.what, row.part) == ("study", "attention", "")}
+    assert f"The host has {cores} processors" in (store.ROOT / "docs/beyond.md").read_text(encoding="utf-8")
+
+
 def test_a_finding_can_be_read_alone() -> None:
     openings = ("And ", "Nor ", "So does", "As above", "It ", "Its ", "They ", "In the same")
     assert [f.says for f in findings.findings() if f.says.startswith(openings)] == []
