@@ -50,13 +50,15 @@ def test_what_a_run_would_measure_is_told_without_a_gpu(
 def test_a_step_whose_need_is_missing_is_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """CUTLASS's headers are nowhere: its study is no step, and the command says so."""
+    """Neither CUTLASS's headers nor Nsight Compute are there: their steps are none, and the command names them."""
     monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "own.jsonl"))
     monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
-    assert "study cutlass" not in {step.name for step in measure.plan("milestone2", [])}
-    assert [step.name for step in measure.wanted("milestone2", []) if step.lacks] == ["study cutlass"]
+    monkeypatch.setenv("RUNG_NCU", str(tmp_path / "nowhere"))
+    lacking = [step.name.split(" ")[:2] for step in measure.wanted("milestone2", []) if step.lacks]
+    assert lacking[1:] == [["study", "cutlass"]] and lacking[0][0] == "profile"  # one, of all kernels that are profiled
+    assert not any(step.lacks for step in measure.plan("milestone2", []))
     with pytest.raises(SystemExit) as ended:
         main(["reproduce", "milestone2", "--run", "--dry-run"])
     told = capsys.readouterr()
     assert not ended.value.code and "study cutlass" not in told.out
-    assert "study cutlass is left out" in " ".join(told.err.split())
+    assert "study cutlass is left out" in " ".join(told.err.split()) and "RUNG_NCU names" in told.err

@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 
 from rung.cli import main
-from rung.profile import batches
+from rung.errors import RungError
+from rung.profile import batches, ncu
 from rung.results import codes, current, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue
@@ -103,6 +105,15 @@ def run(steps: Sequence[Step], budget: float, report: Callable[[str], None]) -> 
         yield Outcome(step, time.monotonic() - began, problem)
 
 
+def _lacks(require: Callable[[], object]) -> str:
+    """Why a step cannot be measured here; empty if it can."""
+    try:
+        require()
+    except RungError as error:
+        return str(error)
+    return ""
+
+
 def _verb(*words: str) -> Callable[[float], None]:
     """A verb in this process, which has torch and the driver ready."""
 
@@ -140,7 +151,7 @@ def _profile(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
             deque(batches.collect(lacking, left, lambda text: print(text, file=sys.stderr)), 0)
 
         each = (PROFILES.get(subject.rung.operation.name, PROFILE) for subject, _ in lacking)
-        yield Step(f"profile {len(lacking)} rungs", sum(each), work)
+        yield Step(f"profile {len(lacking)} rungs", sum(each), work, _lacks(ncu.find))
 
 
 def _course(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
@@ -159,7 +170,8 @@ def _study(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
     shown = [study for d in documents for study in d.studies if study not in known]
     needed = [*(r.what for r in missing("study", document, have)), *shown]
     for name in dict.fromkeys(study.partition("/")[0] for study in needed):
-        yield Step(f"study {name}", STUDY.get(name, USUAL), _verb("study", name, "--no-chart"), studies.lacks(name))
+        lacks = _lacks(partial(studies.require, name))
+        yield Step(f"study {name}", STUDY.get(name, USUAL), _verb("study", name, "--no-chart"), lacks)
 
 
 def _text(document: str | None, have: Sequence[Row]) -> Iterator[Step]:

@@ -43,15 +43,9 @@ def run(name: str, runner: Runner, **options: Any) -> Found:
     return found
 
 
-def lacks(name: str) -> str:
-    """What a study needs beyond a GPU and this machine does not have; empty if nothing."""
-    require = getattr(_module(name), "require", None)
-    try:
-        if require is not None:
-            require()
-    except RungError as error:
-        return str(error)
-    return ""
+def require(name: str) -> None:
+    """Raises a RungError where a study needs something beyond a GPU that this machine does not have."""
+    getattr(_module(name), "require", lambda: None)()
 
 
 def _module(name: str) -> ModuleType:
