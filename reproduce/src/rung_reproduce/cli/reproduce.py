@@ -94,7 +94,8 @@ def _run(document: str | None, budget: float, *, again: bool, dry_run: bool) -> 
     for left_out in (step for step in asked if step.lacks):
         console.note(f"rung: {left_out.name} is left out: {left_out.lacks}")
     told = f"{len(steps)} steps, about {measure.minutes(steps):.0f} minutes on an H200"
-    console.note(f"rung: {told}; the budget is {budget / 60:.0f} minutes." if steps or asked else "rung: every place has a row.")
+    limit = f"the budget is {budget / 60:.0f} minutes"
+    console.note(f"rung: {told}; {limit}." if asked else "rung: every place has a row.")
     if dry_run:
         console.table(("step", "seconds"), [(s.name, f"{s.seconds:.0f}") for s in steps], right=("seconds",))
         return None
