@@ -26,13 +26,16 @@ VERDICTS = {
 SIZED = ("effect", "lost", "small", "none")  # verdicts that are told with the size of both effects
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 # In place of a neutral point: they find no effect; the facts decide; a value is compared as it is, not as an effect;
-# the figure is the best of its table; the finding is made at several sizes or of several kernels, each judged alone.
-NOTHING, FACTS, LEVEL, BEST, EACH = "nothing", "facts", "level", "best", "each"
-MODES = (NOTHING, FACTS, LEVEL, BEST, EACH)
-SMALL = 0.035  # an effect below it, on a logarithmic scale
+# the figure is the best of its table; the finding is made at several sizes or of several kernels, each judged alone;
+# no row can show it, and the facts belong to the reason.
+NOTHING, FACTS, LEVEL, BEST, EACH, UNSEEN = "nothing", "facts", "level", "best", "each", "unseen"
+MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, UNSEEN)
+BORNE = ("larger", "same", "smaller", "small", "none")  # verdicts that bear a finding out, each in its measure
+SMALL = 0.035  # an effect below it, on a logarithmic scale; one the other way is no reversal within twice that
 LARGER = 1.5  # times the document's effect
 NEAR = 1.25  # a level is the same within a quarter
 _PLACE = re.compile(r"\{([^{}]+)\}")
+DIVIDED = " divided by "
 RELATIONS = (" above ", " below ", " equals ", " names ", " lacks ")
 
 
@@ -67,6 +70,8 @@ class Finding:
 
     def judged(self, rows: Sequence[Row]) -> str:
         """The verdict that the rows give; empty where a row is missing."""
+        if UNSEEN in self.by:
+            return UNSEEN
         if not self.figures or FACTS in self.by:
             held = [self.holds(fact, rows) for fact in self.facts]
             return "unseen" if not held else "" if None in held else "same" if all(held) else "otherwise"
@@ -75,7 +80,9 @@ class Finding:
             return "" if costs is None else "same" if costs < SMALL else "other"
         if EACH in self.by:
             each = {self._compared(f.beside(rows), f.value, f.than) for f in self.figures}
-            return "" if "" in each else each.pop() if len(each) == 1 else "varies"
+            if "" in each or len(each) == 1:
+                return "" if "" in each else each.pop()
+            return "varies" if each.intersection(BORNE) else "otherwise"
         return self._compared(self.ours(rows), self.theirs(), self.than())
 
     def _compared(self, ours: float | None, theirs: float | None, than: str) -> str:
@@ -85,14 +92,16 @@ class Finding:
         if NOTHING in self.by or theirs == self.neutral:
             return "none" if abs(found) < 2 * SMALL else "effect"
         if theirs is None:
-            return "lost" if abs(found) < SMALL else "same" if (found > 0) == (than == "more") else "reversed"
+            if (found > 0) == (than == "more"):
+                return "same" if abs(found) >= SMALL else "lost"
+            return "reversed" if abs(found) >= 2 * SMALL else "lost"
         if LEVEL in self.by:
             return "larger" if ours > NEAR * theirs else "smaller" if NEAR * ours < theirs else "same"
         wanted = effect(theirs, self.neutral)
         if abs(found) < SMALL:
             return "small" if abs(wanted) < SMALL else "lost"
         if found * wanted < 0:
-            return "reversed"
+            return "reversed" if abs(found) >= 2 * SMALL else "lost"
         return "larger" if found / wanted > LARGER else "same" if found / wanted >= 0.5 else "smaller"
 
     def rivals(self, rows: Sequence[Row]) -> dict[str, float]:
@@ -118,7 +127,7 @@ class Finding:
         judged = self.judged(rows)
         if judged == "other":
             return f"{VERDICTS[judged]} (theirs takes {100 * math.expm1(self.costs(rows) or 0):.0f} % longer)"
-        if judged == "varies":
+        if judged == "varies" or (judged == "otherwise" and EACH in self.by):
             found = [v for f in self.figures if (v := f.beside(rows)) is not None]
             return f"{VERDICTS[judged]} ({sources.number(min(found))} to {sources.number(max(found))})"
         against = f" (against {self.neutral:g})" if self.figures and self.neutral != 1.0 else ""
@@ -129,10 +138,12 @@ class Finding:
         return f"{VERDICTS[judged]} ({', '.join(told)})"
 
     def reason(self, rows: Sequence[Row]) -> str:
-        """Why, made from rows: only of the GPU that it was written for, and for the verdict that it explains."""
-        if self.judged(rows) != self.explained or self.gpu not in gpus(rows):
-            return "" if self.explained != "unseen" else self.filled(rows)
-        return self.filled(rows)
+        """Why, made from rows: only of the GPU that it was written for, and for the verdict that it explains; why no
+        row shows it is told on any GPU whose rows bear it out.
+        """
+        if self.explained == UNSEEN:
+            return self.filled(rows) if all(self.holds(fact, rows) for fact in self.facts) else ""
+        return self.filled(rows) if self.judged(rows) == self.explained and self.gpu in gpus(rows) else ""
 
     @property
     def gpu(self) -> str:
@@ -148,7 +159,12 @@ class Finding:
         return None if value is None else sources.number(value)
 
     def value(self, name: str, rows: Sequence[Row]) -> float | None:
-        """A number, a reference to rows as in sources.toml, or a figure by the start of its title and of its name."""
+        """A number, a reference to rows as in sources.toml, a figure by the start of its title and of its name, or
+        two of these with DIVIDED between them.
+        """
+        first, _, second = name.partition(DIVIDED)
+        if second:
+            return _ratio([self.value(first, rows), self.value(second, rows)])
         if " | " in name:
             body, _, unit = name.partition(" in ")
             found = sources.reference(body, "f32", "b4t64").value(rows)
@@ -210,7 +226,7 @@ def of_document(name: str) -> list[Finding]:
 
 
 def headlines(name: str, rows: Sequence[Row]) -> list[Finding]:
-    """A document's ten most important findings, reversals first."""
+    """The findings of a document's first page, at most ten, reversals first."""
     wanted = next(entry["headlines"] for entry in _data() if entry["name"] == name)
     by_words = {f.says: f for f in of_document(name)}
     order = list(VERDICTS)
@@ -226,6 +242,11 @@ def of_study(name: str) -> list[Finding]:
 def texts(key: str) -> dict[str, str]:
     """A paragraph for each document: `did`, `takeaway`, `exact`."""
     return {entry["name"]: entry[key] for entry in _data()}
+
+
+def premises(document: str) -> list[str]:
+    """The facts of a document's takeaway."""
+    return next(list(entry["facts"]) for entry in _data() if entry["name"] == document)
 
 
 def table(document: str, rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:

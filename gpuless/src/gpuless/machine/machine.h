@@ -82,7 +82,7 @@ constexpr uint32_t READ_ONLY_CACHE = 1 << 20,
                    VERIFIED = 1 << 21;                  // of the flags of a load; the latter: by a compare-and-swap
 constexpr uint32_t STRONG = 4, WITHIN_BLOCK = 1 << 18;  // of the flags of an access
 constexpr uint32_t FOR_ALL_LANES = 1 << 22;        // of an atomic and fences about it, which one lane executes for all
-constexpr uint32_t ACQUIRES = 1, INITIALISES = 2;  // of the flags of a NOP (orders.cpp)
+constexpr uint32_t ACQUIRES = 1, INITIALISES = 2;  // of the flags of a NOP (acquires.cpp)
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
 

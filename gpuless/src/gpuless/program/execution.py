@@ -21,6 +21,8 @@ from gpuless.facts import gpus
 from gpuless.program import building, toolkit
 
 ORDERS = ("forward", "reverse", "shuffled")
+# By which Makefiles and CMake name the toolkit's folder.
+_TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDAToolkit_ROOT", "CUDAPATH", "CUDA_DIR", "CUDA_INSTALL_PATH")
 
 
 @dataclass(frozen=True)
@@ -45,15 +47,13 @@ class Execution:
         """All variables of a process that finds the GPU in software (driver/README.md), or, on a GPU, NVIDIA's runtime
         libraries."""
         if self.device == "cuda":
-            before = os.environ.get("LD_LIBRARY_PATH", "")
-            places = [*map(str, toolkit.runtime_folders()), *before.split(os.pathsep)]
-            return os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, places))}
+            return os.environ | {"LD_LIBRARY_PATH": _before("LD_LIBRARY_PATH", toolkit.runtime_folders())}
         tools = toolkit.folder()
         chosen = driver.environment() | building.compiling(self.gpu, self.arch)
         chosen |= {
             "LD_LIBRARY_PATH": os.pathsep.join([str(tools / "lib64"), chosen["LD_LIBRARY_PATH"]]),
-            "PATH": os.pathsep.join([str(tools / "bin"), os.environ.get("PATH", os.defpath)]),
-            **dict.fromkeys(("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDAToolkit_ROOT"), str(tools)),
+            "PATH": _before("PATH", [tools / "bin"]),
+            **dict.fromkeys(_TOOLKIT, str(tools)),
             "CUDACXX": str(tools / "bin/nvcc"),
             "GPULESS_ORDER": str(ORDERS.index(self.order)),
             "GPULESS_SEED": str(self.seed),
@@ -70,6 +70,12 @@ class Execution:
             if path is not None:
                 chosen[name] = str(path.absolute())
         return os.environ | chosen
+
+
+def _before(name: str, folders: Sequence[Path]) -> str:
+    """A variable that lists folders, with these before its own."""
+    own = os.environ.get(name, os.defpath if name == "PATH" else "")
+    return os.pathsep.join(filter(None, [*map(str, folders), own]))
 
 
 @dataclass(frozen=True)

@@ -168,6 +168,7 @@ def _link_compiler(target: Path) -> bool:
     _make_device_library(target)
     return True
 
+
 def _make_device_library(target: Path) -> None:
     """In place of that file an archive with code for the device, as the linker's optimiser wants one."""
     empty = target / "lib64/empty.cu"
@@ -201,7 +202,7 @@ def _fill_libraries(target: Path) -> None:
     driver = lib / "libcuda.so.1"
     for name in ("libcuda.so", "stubs/libcuda.so"):
         (lib / name).symlink_to(driver.resolve())
-    (lib / "libcudart_static.a").write_text("INPUT(-lcudart)\n")
+    (lib / "libcudart_static.a").write_text("INPUT(libcudart.so)\n")  # which a linker finds beside it, -L or not
     # NVIDIA's library for kernels that launch kernels is not there; builds that name it need a file.
     (lib / "libcudadevrt.a").write_bytes(b"!<arch>\n")
 

@@ -58,7 +58,7 @@ def first(name: str, on: Shown) -> str:
     told = findings.texts("takeaway")[name], "**Counts:** " + findings.texts("exact")[name]
     count = Counter(f.judged(on.rows) for f in findings.of_document(name))
     said = ", ".join(f"{count[v]} {word}" for v, word in findings.VERDICTS.items() if count[v])
-    link = f"All {count.total()} findings ({said}), each with its reason, and every table:"
+    link = f"All {count.total()} findings ({said}), with reasons, and every table:"
     return f"\n{plain(told[0])}\n{made}{told[1]}\n\n{link} [{name}-all.md]({name}-all.md).\n\n"
 
 
