@@ -120,6 +120,9 @@ class Finding:
         if BEST in self.by:
             found = self.rivals(rows)
             return self.figures[0].what, min(found, key=lambda what: found[what], default="")
+        if EACH in self.by:
+            ours = [f.beside(rows) for f in self.figures]
+            return self.than() or _range([f.value for f in self.figures]), _range(ours)
         return self.than() or sources.number(self.theirs()), sources.number(self.ours(rows))
 
     def verdict(self, rows: Sequence[Row]) -> str:
@@ -127,9 +130,6 @@ class Finding:
         judged = self.judged(rows)
         if judged == "other":
             return f"{VERDICTS[judged]} (theirs takes {100 * math.expm1(self.costs(rows) or 0):.0f} % longer)"
-        if judged == "varies" or (judged == "otherwise" and EACH in self.by):
-            found = [v for f in self.figures if (v := f.beside(rows)) is not None]
-            return f"{VERDICTS[judged]} ({sources.number(min(found))} to {sources.number(max(found))})"
         against = f" (against {self.neutral:g})" if self.figures and self.neutral != 1.0 else ""
         if judged not in SIZED:
             return VERDICTS[judged] + (against if judged else "")
@@ -281,6 +281,13 @@ def _ratio(values: Sequence[float | None]) -> float | None:
         return None
     first, *rest = [v for v in values if v is not None]
     return (first / rest[0] if rest[0] else None) if rest else first
+
+
+def _range(values: Sequence[float | None]) -> str:
+    """From the least to the largest; empty where one is missing."""
+    numbers = [v for v in values if v is not None]
+    ends = dict.fromkeys(map(sources.number, (min(numbers), max(numbers)))) if len(numbers) == len(values) else {}
+    return " to ".join(ends)
 
 
 def effect(value: float, neutral: float) -> float:
