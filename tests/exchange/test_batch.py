@@ -75,6 +75,9 @@ def test_verdicts_are_the_same_whoever_works(tmp_path: Path) -> None:
     assert found == {
         "right": "ok", "wrong": "failed", "broken": "failed", "unknown": "refused", "candidate": "ok", "other": "failed",
     }  # fmt: skip
+    assert one["right"]["reports"][0]["fidelity"] == {
+        "table": ["MUFU.EX2", "MUFU.RCP"], "approximate": [], "refused": [],
+    }  # fmt: skip
     assert one["broken"]["reports"][0]["cause"] == "compile" and "kernel.cu:6" in one["broken"]["reason"]
 
 

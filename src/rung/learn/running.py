@@ -6,7 +6,7 @@ import ctypes
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from gpuless.compile.source import with_checked_masks
 from gpuless.counts.counters import Launched
 from gpuless.facts import gpus
 from gpuless.facts.limits import limits
+from gpuless.launch import Build
 from gpuless.session import require_fit
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import EmulatorFault, RungError
@@ -34,6 +35,17 @@ MARGIN = 1 << 12  # bytes on either side of a tensor, which no kernel may touch
 UNSET = {1: 0xA5, 2: 0xFDA5, 4: 0xFFA5A5A5, 8: 0xFFF5A5A5A5A5A5A5}  # by size: NaNs that no arithmetic results in
 TRITON = {"float16": "fp16", "float32": "fp32", "int32": "i32"}
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
+# On hardware a wait reads one bit of the parity; PTX allows 0 and 1 only.
+PARITIES = """#line 1 "parities.h"
+#include "rung.cuh"
+extern "C" __device__ void __assertfail(const char*, const char*, unsigned, const char*, decltype(sizeof 0));
+__device__ __forceinline__ unsigned checked_parity(unsigned parity)
+{
+    if (parity > 1) __assertfail("a byte barrier's phase has the parity 0 or 1, and this one is neither", "", 0, "", 1);
+    return parity;
+}
+#define byte_barrier_wait(barrier, parity) byte_barrier_wait(barrier, checked_parity(parity))
+"""
 Arrays = dict[str, NDArray[Any]]
 Rung = CudaRung | PythonRung
 
@@ -68,6 +80,7 @@ class Ran:
     launched: list[Launched] = field(default_factory=list)
     unwritten: EmulatorFault | None = None  # a read of shared memory that nothing had written
     tensors: tuple[Tensor, ...] = ()
+    blocks: int = 0  # of all launches
 
 
 def kind_of(operand: str, dtype: Dtype) -> str:
@@ -99,7 +112,7 @@ def run(
         if isinstance(rung, PythonRung):
             ran.tensors = (*tensors.values(),)
             call = Call(tensors, values, dtype, "emulator", tuning or {}, names, {}, ())  # type: ignore[arg-type]
-            _run_triton(rung, call, [t.region for t in ran.tensors if t.values.nbytes], settings)
+            _run_triton(rung, call, ran, settings)
             ran.unwritten = session.unwritten
         else:
             _run_cuda(rung, tensors, values, dtype, names, tuning, settings, ran)
@@ -120,7 +133,7 @@ def _run_cuda(
     ran: Ran,
 ) -> None:
     build = rung.build(values, dtype, tuning)
-    build = with_checked_masks(build) if settings.check_races else build
+    build = _with_checked_parities(with_checked_masks(build)) if settings.check_races else build
     cubin = nvrtc.compile_cubin(build.with_lines, machine.ARCH)
     buffers = {
         name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
@@ -136,6 +149,7 @@ def _run_cuda(
     for kernel, config, arguments in calls:
         program = machine.program(build, kernel)
         of = program.resources
+        ran.blocks += math.prod(config.grid)
         require_fit(program.kernel, machine.ARCH, config, of.static_shared, of.registers)
         if any(c.pdl for _, c, _ in calls):
             session.expect_dependent()
@@ -143,13 +157,22 @@ def _run_cuda(
         ran.unwritten = ran.unwritten or session.unwritten
 
 
-def _run_triton(rung: PythonRung, call: Call, regions: list[machine.Region], settings: gpuless.Settings) -> None:
+def _with_checked_parities(build: Build) -> Build:
+    if "byte_barrier_wait" not in build.source:
+        return build
+    return replace(build, source=f'{PARITIES}#line 1 "{build.origin}"\n{build.source}')
+
+
+def _run_triton(rung: PythonRung, call: Call, ran: Ran, settings: gpuless.Settings) -> None:
     """Calls the file's function run, whose launches are executed as Triton has compiled them."""
     from unittest import mock  # takes as long to import as a kernel to run
 
     from rung.cuda import triton, triton_driver
 
+    regions = [t.region for t in ran.tensors if t.values.nbytes]
+
     def launch(kernel: triton_driver.Kernel) -> None:
+        ran.blocks += math.prod(kernel.config.grid)
         cubins.loaded(kernel.cubin, kernel.file).launch(
             kernel.name, kernel.config, kernel.parameters, tiles=True, regions=regions, settings=settings
         )

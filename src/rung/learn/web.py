@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rung.errors import RungError
-from rung.learn import KINDS, Exercise, Progress, by_name, chapters, find, stars_of
+from rung.learn import KINDS, Exercise, Progress, by_name, chapters, digest, find, stars_of
 from rung.show import colours
 
 PAGE = Path(__file__).parent / "page"
@@ -97,6 +97,7 @@ class Course:
 
     def __init__(self, folder: Path, source: Path) -> None:
         self.folder, self.source = folder, source
+        self.drawn: dict[str, tuple[str, dict[str, Any]]] = {}  # by exercise: the text that was run, and what was seen
 
     def overview(self) -> dict[str, Any]:
         progress = Progress.read(self.folder)
@@ -120,12 +121,16 @@ class Course:
         chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
         seen = progress.hints.get(exercise.name, 0)
         solved = exercise.name in progress.solved
+        text, (ran, last) = path.read_text(encoding="utf-8"), self.drawn.get(exercise.name, ("", {}))
+        if ran != text:
+            kept = progress.graded.get(exercise.name, {})
+            last = kept["verdict"] if kept.get("digest") == digest(exercise, text) else {}
         _shown.set()
         return {
             "number": exercise.number, "title": exercise.title, "kind": exercise.kind, "does": KINDS[exercise.kind],
             "comment": exercise.comment, "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
             "aim": exercise.aim, "goal": exercise.goal, "shape": exercise.shape,
-            "text": path.read_text(encoding="utf-8"), "start": exercise.source,
+            "text": text, "start": exercise.source, "last": last,
             "theory": bool(chapter.text), "first": exercise == chapter.exercises[0], "par": exercise.par,
             "hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
             "question": TITLES.get(_asked_figure(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
@@ -167,6 +172,7 @@ class Course:
             found |= {"answer": counted[name]} if name in counted else {}
         if found["state"] == "solved":
             found |= {"why": as_html(exercise.why), "story": list(exercise.story)}
+        self.drawn[exercise.name] = text, found
         return found
 
     def hint(self, number: str, _: dict[str, Any]) -> dict[str, Any]:

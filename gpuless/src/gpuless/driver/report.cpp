@@ -97,7 +97,9 @@ void record_end(int status)
     }
     line += "], \"notes\": [";
     for (const std::string& note : notes) line += (&note == &notes[0] ? "" : ", ") + quoted(note);
-    record(line + "]}");
+    static char fidelity[1 << 16];
+    rung_machine_fidelity(fidelity, sizeof fidelity);
+    record(line + "], \"fidelity\": " + fidelity + "}");
 }
 
 void summarize()
@@ -272,6 +274,7 @@ void begin_child()
     owner = getpid();
     worst = 0, faults = 0;
     names.clear(), notes.clear(), of_failure.clear(), tallies.clear(), noted.clear(), told_at.clear();
+    rung_machine_fidelity(nullptr, 0);
 }
 
 }  // namespace gpuless

@@ -76,6 +76,10 @@ int rung_machine_predict(void* program, const struct rung_machine_launch* launch
                          double (*stalls)[12], struct rung_machine_fault* fault);
 // L2 holds nothing: for the prediction of the launches that follow.
 void rung_machine_cold();
+// How faithfully this process' launches were executed so far, as JSON: instructions of warps that are exact; by table,
+// and approximate, those of each name; names that are refused. Null: forgotten, in a
+// child of fork.
+void rung_machine_fidelity(char* out, uint32_t room);
 // The first block's events: kind, warp, bytes or products, number of the copy.
 uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room);
 // Requests of the trace: instruction, block, warp, lanes, bytes of each, place (1 shared, 2 store, 4 times the

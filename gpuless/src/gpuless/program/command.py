@@ -168,7 +168,7 @@ def _run(
         again = [tool, "run", *nvcc, "--order", used.order, "--seed", str(used.seed), *races, *files]
         repeat = shlex.join([*again, *(["--", *rest] if files and rest else rest)])
         ran: dict[str, Any] = {"command": [*files, *rest], "output": ended.output}
-        ran |= {"how": {"order": used.order, "seed": used.seed, "races": used.races}}
+        ran |= {"how": {"order": used.order, "seed": used.seed, "races": used.races}, "fidelity": ended.fidelity}
         told = [{**one, "repeat": repeat} for one in findings]
         verdict = "failed" if code else "ok"
         print(json.dumps(_document(tool, code, verdict, told, ended.kernels, ended.notes, **ran), indent=1))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from gpuless import driver
 from gpuless.base.errors import UserError
+from gpuless.counts import fidelity
 from gpuless.facts import gpus
 from gpuless.program import building, toolkit
 
@@ -98,6 +99,11 @@ class Ended:
     @property
     def notes(self) -> list[str]:
         return [note for one in self.records if one["record"] == "end" for note in one["notes"]]
+
+    @property
+    def fidelity(self) -> dict[str, Any]:
+        """How the kernels' instructions were executed (docs/json.md)."""
+        return fidelity.merged(one["fidelity"] for one in self.records if one["record"] == "end")
 
     def findings(self) -> list[dict[str, Any]]:
         """The faults, as documents tell them."""
