@@ -142,11 +142,12 @@ class _Measured(sources.Figure):
     [
         ((2.0, 2.1), "the same", "2 to 2.1"),
         ((2.0, 0.5), "in some cases only", "0.5 to 2"),
+        ((2.0, 1.2), "in each case, in different sizes", "1.2 to 2"),
         ((1.0, 0.5), "not so here", "0.5 to 1"),
         ((0.5, 0.5), "reversed", "0.5"),
     ],
 )
-def test_what_holds_in_no_case_is_not_so_here(
+def test_a_finding_of_several_cases_is_judged_by_each(
     found: tuple[float, float], verdict: str, told: str, rows: list[Row]
 ) -> None:
     figures = tuple(_Measured("speed", 2.0, "", (), "", found=value) for value in found)

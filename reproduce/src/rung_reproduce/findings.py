@@ -19,7 +19,7 @@ from rung_reproduce import sources
 FILE = Path(__file__).with_name("findings.toml")
 VERDICTS = {
     "reversed": "reversed", "otherwise": "not so here", "other": "another is best here",
-    "varies": "in some cases only", "effect": "an effect here", "lost": "little of it here", "smaller": "smaller",
+    "varies": "in some cases only", "sizes": "in each case, in different sizes", "effect": "an effect here", "lost": "little of it here", "smaller": "smaller",
     "larger": "larger", "same": "the same", "small": "small in both", "none": "no effect, as there",
     "unseen": "cannot be seen here", "": "no row yet",
 }  # fmt: skip
@@ -30,7 +30,7 @@ COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 # no row can show it, and the facts belong to the reason.
 NOTHING, FACTS, LEVEL, BEST, EACH, UNSEEN = "nothing", "facts", "level", "best", "each", "unseen"
 MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, UNSEEN)
-BORNE = ("larger", "same", "smaller", "small", "none")  # verdicts that bear a finding out, each in its measure
+BORNE = {"larger", "same", "smaller", "small", "none"}  # verdicts that bear a finding out, each in its measure
 SMALL = 0.035  # an effect below it, on a logarithmic scale; one the other way is no reversal within twice that
 LARGER = 1.5  # times the document's effect
 NEAR = 1.25  # a level is the same within a quarter
@@ -82,7 +82,7 @@ class Finding:
             each = {self._compared(f.beside(rows), f.value, f.than) for f in self.figures}
             if "" in each or len(each) == 1:
                 return "" if "" in each else each.pop()
-            return "varies" if each.intersection(BORNE) else "otherwise"
+            return "sizes" if each <= BORNE else "varies" if each & BORNE else "otherwise"
         return self._compared(self.ours(rows), self.theirs(), self.than())
 
     def _compared(self, ours: float | None, theirs: float | None, than: str) -> str:
