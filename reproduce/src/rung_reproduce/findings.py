@@ -19,9 +19,9 @@ from rung_reproduce import sources
 FILE = Path(__file__).with_name("findings.toml")
 VERDICTS = {
     "reversed": "reversed", "otherwise": "not so here", "other": "another is best here",
-    "varies": "in some cases only", "sizes": "in each case, in different sizes", "effect": "an effect here", "lost": "little of it here", "smaller": "smaller",
-    "larger": "larger", "same": "the same", "small": "small in both", "none": "no effect, as there",
-    "unseen": "cannot be seen here", "": "no row yet",
+    "varies": "in some cases only", "sizes": "in each case, in different sizes", "effect": "an effect here",
+    "lost": "little of it here", "smaller": "smaller", "larger": "larger", "same": "the same", "small": "small in both",
+    "none": "no effect, as there", "unseen": "cannot be seen here", "": "no row yet",
 }  # fmt: skip
 SIZED = ("effect", "lost", "small", "none")  # verdicts that are told with the size of both effects
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
