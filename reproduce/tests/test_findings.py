@@ -138,17 +138,21 @@ class _Measured(sources.Figure):
 
 
 @pytest.mark.parametrize(
-    ("found", "verdict"),
+    ("found", "verdict", "told"),
     [
-        ((2.0, 2.1), "the same"),
-        ((2.0, 0.5), "in some cases only (0.5 to 2)"),
-        ((1.0, 0.5), "not so here (0.5 to 1)"),
-        ((0.5, 0.6), "reversed"),
+        ((2.0, 2.1), "the same", "2 to 2.1"),
+        ((2.0, 0.5), "in some cases only", "0.5 to 2"),
+        ((2.0, 1.2), "in each case, in different sizes", "1.2 to 2"),
+        ((1.0, 0.5), "not so here", "0.5 to 1"),
+        ((0.5, 0.5), "reversed", "0.5"),
     ],
 )
-def test_what_holds_in_no_case_is_not_so_here(found: tuple[float, float], verdict: str, rows: list[Row]) -> None:
+def test_a_finding_of_several_cases_is_judged_by_each(
+    found: tuple[float, float], verdict: str, told: str, rows: list[Row]
+) -> None:
     figures = tuple(_Measured("speed", 2.0, "", (), "", found=value) for value in found)
-    assert replace(_one(rows), figures=figures, by=(findings.EACH,)).verdict([]) == verdict
+    each = replace(_one(rows), figures=figures, by=(findings.EACH,))
+    assert (each.verdict([]), *each.cells([])) == (verdict, "2", told)
 
 
 def test_why_no_row_shows_a_finding_is_told_where_its_facts_hold(rows: list[Row]) -> None:

@@ -19,9 +19,9 @@ from rung_reproduce import sources
 FILE = Path(__file__).with_name("findings.toml")
 VERDICTS = {
     "reversed": "reversed", "otherwise": "not so here", "other": "another is best here",
-    "varies": "in some cases only", "effect": "an effect here", "lost": "little of it here", "smaller": "smaller",
-    "larger": "larger", "same": "the same", "small": "small in both", "none": "no effect, as there",
-    "unseen": "cannot be seen here", "": "no row yet",
+    "varies": "in some cases only", "sizes": "in each case, in different sizes", "effect": "an effect here",
+    "lost": "little of it here", "smaller": "smaller", "larger": "larger", "same": "the same", "small": "small in both",
+    "none": "no effect, as there", "unseen": "cannot be seen here", "": "no row yet",
 }  # fmt: skip
 SIZED = ("effect", "lost", "small", "none")  # verdicts that are told with the size of both effects
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
@@ -30,7 +30,7 @@ COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 # no row can show it, and the facts belong to the reason.
 NOTHING, FACTS, LEVEL, BEST, EACH, UNSEEN = "nothing", "facts", "level", "best", "each", "unseen"
 MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, UNSEEN)
-BORNE = ("larger", "same", "smaller", "small", "none")  # verdicts that bear a finding out, each in its measure
+BORNE = {"larger", "same", "smaller", "small", "none"}  # verdicts that bear a finding out, each in its measure
 SMALL = 0.035  # an effect below it, on a logarithmic scale; one the other way is no reversal within twice that
 LARGER = 1.5  # times the document's effect
 NEAR = 1.25  # a level is the same within a quarter
@@ -82,7 +82,7 @@ class Finding:
             each = {self._compared(f.beside(rows), f.value, f.than) for f in self.figures}
             if "" in each or len(each) == 1:
                 return "" if "" in each else each.pop()
-            return "varies" if each.intersection(BORNE) else "otherwise"
+            return "sizes" if each <= BORNE else "varies" if each & BORNE else "otherwise"
         return self._compared(self.ours(rows), self.theirs(), self.than())
 
     def _compared(self, ours: float | None, theirs: float | None, than: str) -> str:
@@ -120,6 +120,9 @@ class Finding:
         if BEST in self.by:
             found = self.rivals(rows)
             return self.figures[0].what, min(found, key=lambda what: found[what], default="")
+        if EACH in self.by:
+            ours = [f.beside(rows) for f in self.figures]
+            return self.than() or _range([f.value for f in self.figures]), _range(ours)
         return self.than() or sources.number(self.theirs()), sources.number(self.ours(rows))
 
     def verdict(self, rows: Sequence[Row]) -> str:
@@ -127,9 +130,6 @@ class Finding:
         judged = self.judged(rows)
         if judged == "other":
             return f"{VERDICTS[judged]} (theirs takes {100 * math.expm1(self.costs(rows) or 0):.0f} % longer)"
-        if judged == "varies" or (judged == "otherwise" and EACH in self.by):
-            found = [v for f in self.figures if (v := f.beside(rows)) is not None]
-            return f"{VERDICTS[judged]} ({sources.number(min(found))} to {sources.number(max(found))})"
         against = f" (against {self.neutral:g})" if self.figures and self.neutral != 1.0 else ""
         if judged not in SIZED:
             return VERDICTS[judged] + (against if judged else "")
@@ -281,6 +281,13 @@ def _ratio(values: Sequence[float | None]) -> float | None:
         return None
     first, *rest = [v for v in values if v is not None]
     return (first / rest[0] if rest[0] else None) if rest else first
+
+
+def _range(values: Sequence[float | None]) -> str:
+    """From the least to the largest; empty where one is missing."""
+    numbers = [v for v in values if v is not None]
+    ends = dict.fromkeys(map(sources.number, (min(numbers), max(numbers)))) if len(numbers) == len(values) else {}
+    return " to ".join(ends)
 
 
 def effect(value: float, neutral: float) -> float:
