@@ -15,6 +15,7 @@ typedef const struct rung_machine_region* rung_regions;
 typedef const uint32_t* rung_units;
 typedef void (*rung_progress)(uint64_t ended, uint64_t all);
 typedef void (*rung_race)(const struct rung_machine_fault*);
+typedef void (*rung_error)(const struct rung_machine_error*);
 
 struct rung_machine_launch
 {
@@ -29,6 +30,13 @@ struct rung_machine_region
 {
     uint64_t from, to;
     uint32_t flags;  // 1: nothing may write it; 2: and no launch ahead writes it
+};
+
+struct rung_machine_error  // of a stored number
+{
+    rung_where at;
+    double value, exact, relative;
+    const char* arose;  // FILE:LINE; empty if that is not known
 };
 
 // `text` has a line for each instruction: its address in hexadecimal digits, a space, the instruction with the
