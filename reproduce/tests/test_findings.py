@@ -118,13 +118,17 @@ def test_on_another_gpu_verdicts_are_its_own_and_reasons_are_silent(rows: list[R
     assert all(f.line([])[1] == findings.VERDICTS[""] for f in judged)
 
 
-class _Fixed(Finding):
-    def ours(self, rows: object) -> float:
-        return float(self.says)
+@dataclass(frozen=True)
+class _Measured(sources.Figure):
+    found: float = 1.0
+
+    def beside(self, rows: object) -> float:
+        return self.found
 
 
 def _with(one: Finding, ours: float) -> Finding:
-    return _Fixed(one.document, str(ours), one.figures, one.neutral, one.by, one.explained, one.why, one.facts)
+    figure = _Measured("speed", one.theirs(), "", (), "", than=one.than(), found=ours)
+    return replace(one, figures=(figure,), by=tuple(word for word in one.by if word not in (findings.EACH, findings.PAIRS)))
 
 
 def _one(rows: list[Row]) -> Finding:
@@ -145,14 +149,6 @@ def test_a_few_per_cent_the_other_way_are_no_reversal(ours: float, verdict: str,
     assert _with(one, ours).judged([]) == verdict
     more = replace(one, figures=(replace(one.figures[0], value=None, than="more"),))
     assert _with(more, ours).judged([]) == ("same" if verdict == "smaller" else verdict)
-
-
-@dataclass(frozen=True)
-class _Measured(sources.Figure):
-    found: float = 1.0
-
-    def beside(self, rows: object) -> float:
-        return self.found
 
 
 @pytest.mark.parametrize(

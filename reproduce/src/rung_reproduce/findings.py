@@ -143,10 +143,11 @@ class Finding:
         against = f" (against {self.neutral:g})" if self.figures and self.neutral != 1.0 else ""
         if judged not in SIZED:
             return VERDICTS[judged] + (against if judged else "")
-        numbers = self._numbers(rows)
-        sizes = [([theirs for _, theirs, _ in numbers], "there"), ([ours for ours, *_ in numbers], "here")]
-        percent = [[f"{100 * (v / self.neutral - 1):+.1f}" for v in values if v is not None] for values, _ in sizes]
-        told = [f"{' and '.join(dict.fromkeys(v))} % {where}" for v, (_, where) in zip(percent, sizes, strict=True) if v]
+        ours, theirs, _ = zip(*self._numbers(rows), strict=True)
+        told = []
+        for where, values in (("there", theirs), ("here", ours)):
+            percent = dict.fromkeys(f"{100 * (v / self.neutral - 1):+.1f}" for v in values if v is not None)
+            told += [f"{' and '.join(percent)} % {where}"] if percent else []
         return f"{VERDICTS[judged]} ({', '.join(told)})"
 
     def reason(self, rows: Sequence[Row]) -> str:

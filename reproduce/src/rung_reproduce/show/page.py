@@ -95,7 +95,7 @@ def _study(study: str, told: Mapping[str, Any]) -> str:
     without, reason = sources.left_out(study)
     shown = [i for i, column in enumerate(told["columns"]) if column not in without]
     body = [tuple(plain(str(line[i])) for i in shown) for line in told["rows"]]
-    title = f"{charts.escape(sources.title(study, told['title']))} (`rung study {study.partition('/')[0]}`)".replace("`", "")
+    title = charts.escape(sources.title(study, told["title"])) + f" (rung study {study.partition('/')[0]})"
     heads = [plain(told["columns"][i]) or " " for i in shown]
     said = " ".join(filter(None, (plain(told["finding"]), reason)))
     return f"\n<details><summary>{title}</summary>\n\n{said}\n{table(heads, body)}</details>\n"
@@ -115,7 +115,8 @@ def _form(form: forms.Form) -> str:
     made = table(form.heads, [tuple(map(plain, line)) for line in form.lines])
     rest = table(forms.REST, [tuple(map(plain, line)) for line in form.rest])
     without = "\nWithout ours: " + plain("; ".join(reasons)) + ".\n" if reasons else ""
-    return f"\n{anchors}\n### {form.experiment.section}: {plain(form.title)}\n\n{plain(form.differs)}{by}\n{made}{rest}{without}"
+    head = f"### {form.experiment.section}: {plain(form.title)}"
+    return f"\n{anchors}\n{head}\n\n{plain(form.differs)}{by}\n{made}{rest}{without}"
 
 
 def link(name: str, root: str = "../") -> str:
