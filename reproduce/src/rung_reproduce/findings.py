@@ -19,18 +19,18 @@ from rung_reproduce import sources
 FILE = Path(__file__).with_name("findings.toml")
 VERDICTS = {
     "reversed": "reversed", "otherwise": "not so here", "other": "another is best here",
-    "varies": "in some cases only", "effect": "an effect here", "lost": "little of it here", "smaller": "smaller",
-    "larger": "larger", "same": "the same", "small": "small in both", "none": "no effect, as there",
-    "unseen": "cannot be seen here", "": "no row yet",
+    "varies": "in some cases only", "sizes": "in each case, in different sizes", "effect": "an effect here",
+    "lost": "little of it here", "smaller": "smaller", "larger": "larger", "same": "the same", "small": "small in both",
+    "none": "no effect, as there", "unseen": "cannot be seen here", "": "no row yet",
 }  # fmt: skip
 SIZED = ("effect", "lost", "small", "none")  # verdicts that are told with the size of both effects
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 # In place of a neutral point: they find no effect; the facts decide; a value is compared as it is, not as an effect;
 # the figure is the best of its table; the finding is made at several sizes or of several kernels, each judged alone;
-# no row can show it, and the facts belong to the reason.
-NOTHING, FACTS, LEVEL, BEST, EACH, UNSEEN = "nothing", "facts", "level", "best", "each", "unseen"
-MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, UNSEEN)
-BORNE = ("larger", "same", "smaller", "small", "none")  # verdicts that bear a finding out, each in its measure
+# it is a ratio that was measured in several ways, each two figures; no row can show it, and the facts are the reason's.
+NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, UNSEEN = "nothing", "facts", "level", "best", "each", "pairs", "unseen"
+MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, UNSEEN)
+BORNE = {"larger", "same", "smaller", "small", "none"}  # verdicts that bear a finding out, each in its measure
 SMALL = 0.035  # an effect below it, on a logarithmic scale; one the other way is no reversal within twice that
 LARGER = 1.5  # times the document's effect
 NEAR = 1.25  # a level is the same within a quarter
@@ -54,9 +54,15 @@ class Finding:
     facts: tuple[str, ...]  # what the reason, or the finding, says of rows
 
     @property
+    def cases(self) -> list[tuple[sources.Figure, ...]]:
+        """What is judged by itself: a figure, or two whose ratio it is."""
+        size = 1 if EACH in self.by else 2 if PAIRS in self.by else len(self.figures) or 1
+        return [self.figures[i : i + size] for i in range(0, len(self.figures), size)]
+
+    @property
     def told(self) -> tuple[sources.Figure, ...]:
         """The figures whose numbers stand for the finding."""
-        return self.figures[:1] if EACH in self.by else self.figures
+        return self.cases[0] if self.figures else ()
 
     def theirs(self) -> float | None:
         return _ratio([f.value for f in self.told])
@@ -78,12 +84,18 @@ class Finding:
         if BEST in self.by:
             costs = self.costs(rows)
             return "" if costs is None else "same" if costs < SMALL else "other"
-        if EACH in self.by:
-            each = {self._compared(f.beside(rows), f.value, f.than) for f in self.figures}
-            if "" in each or len(each) == 1:
-                return "" if "" in each else each.pop()
-            return "varies" if each.intersection(BORNE) else "otherwise"
-        return self._compared(self.ours(rows), self.theirs(), self.than())
+        each = {self._compared(ours, theirs, than) for ours, theirs, than in self._numbers(rows)}
+        if "" in each or len(each) == 1:
+            return "" if "" in each else each.pop()
+        return "sizes" if each <= BORNE else "varies" if each & BORNE else "otherwise"
+
+    def _numbers(self, rows: Sequence[Row]) -> list[tuple[float | None, float | None, str]]:
+        """Of each case ours, theirs, and "more" or "less" where that is all that they say."""
+        found = []
+        for case in self.cases:
+            than = case[0].than if len(case) == 1 else ""
+            found.append((_ratio([f.beside(rows) for f in case]), _ratio([f.value for f in case]), than))
+        return found
 
     def _compared(self, ours: float | None, theirs: float | None, than: str) -> str:
         if ours is None or (theirs is None and not than):
@@ -120,21 +132,22 @@ class Finding:
         if BEST in self.by:
             found = self.rivals(rows)
             return self.figures[0].what, min(found, key=lambda what: found[what], default="")
-        return self.than() or sources.number(self.theirs()), sources.number(self.ours(rows))
+        numbers = self._numbers(rows)
+        return self.than() or _range([theirs for _, theirs, _ in numbers]), _range([ours for ours, *_ in numbers])
 
     def verdict(self, rows: Sequence[Row]) -> str:
         """In words; where one of the effects is small, with the size of both."""
         judged = self.judged(rows)
         if judged == "other":
             return f"{VERDICTS[judged]} (theirs takes {100 * math.expm1(self.costs(rows) or 0):.0f} % longer)"
-        if judged == "varies" or (judged == "otherwise" and EACH in self.by):
-            found = [v for f in self.figures if (v := f.beside(rows)) is not None]
-            return f"{VERDICTS[judged]} ({sources.number(min(found))} to {sources.number(max(found))})"
         against = f" (against {self.neutral:g})" if self.figures and self.neutral != 1.0 else ""
         if judged not in SIZED:
             return VERDICTS[judged] + (against if judged else "")
-        sizes = [(self.theirs(), "there"), (self.ours(rows), "here")]
-        told = [f"{100 * (v / self.neutral - 1):+.1f} % {where}" for v, where in sizes if v is not None]
+        ours, theirs, _ = zip(*self._numbers(rows), strict=True)
+        told = []
+        for where, values in (("there", theirs), ("here", ours)):
+            percent = dict.fromkeys(f"{100 * (v / self.neutral - 1):+.1f}" for v in values if v is not None)
+            told += [f"{' and '.join(percent)} % {where}"] if percent else []
         return f"{VERDICTS[judged]} ({', '.join(told)})"
 
     def reason(self, rows: Sequence[Row]) -> str:
@@ -245,7 +258,7 @@ def texts(key: str) -> dict[str, str]:
 
 
 def premises(document: str) -> list[str]:
-    """The facts of a document's takeaway."""
+    """The facts of a document's takeaway and of its exact counts."""
     return next(list(entry["facts"]) for entry in _data() if entry["name"] == document)
 
 
@@ -281,6 +294,13 @@ def _ratio(values: Sequence[float | None]) -> float | None:
         return None
     first, *rest = [v for v in values if v is not None]
     return (first / rest[0] if rest[0] else None) if rest else first
+
+
+def _range(values: Sequence[float | None]) -> str:
+    """From the least to the largest; empty where one is missing."""
+    numbers = [v for v in values if v is not None]
+    ends = (min(numbers), max(numbers)) if numbers and len(numbers) == len(values) else ()
+    return " to ".join(dict.fromkeys(map(sources.number, ends)))
 
 
 def effect(value: float, neutral: float) -> float:

@@ -259,6 +259,12 @@ def title(study: str, stored: str) -> str:
     return str(_data()["titles"].get(study, stored))
 
 
+def left_out(study: str) -> tuple[Sequence[str], str]:
+    """Columns of a study that are not shown, and why."""
+    entry = _data()["left_out"].get(study, {"columns": (), "reason": ""})
+    return entry["columns"], str(entry["reason"])
+
+
 @cache
 def experiments() -> tuple[Experiment, ...]:
     """All of them, in the order of the documents."""

@@ -272,7 +272,12 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     char* const bank = aligned(first);
     rung_machine_launch launch = described(code, how, race_seconds);
     launch.bank[0] = bank, launch.bank_bytes[0] = unsigned(first.size()), launch.race = tell_race;
-    if (settings().numbers) launch.made = tell_made;
+    if (settings().precision)
+        launch.precise = [](const rung_machine_error* error) {
+            note_error(place_in(*running.code, error->at, running.how->block), *error);
+        };
+    else if (settings().numbers)
+        launch.made = tell_made;
     static unsigned long last_moment;
     launch.dependent = how.dependent && moment() == last_moment + 1,
     launch.followed = settings().races &&
@@ -471,7 +476,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
 // The calls of CUDA 3: a function keeps what its next launch gets.
 namespace {
 
-struct Kept {
+struct Kept
+{
     unsigned block[3] = {1, 1, 1};
     unsigned shared = 0;
     std::string parameters;

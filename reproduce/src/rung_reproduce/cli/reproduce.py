@@ -119,8 +119,7 @@ def _document(name: str, on: Shown) -> None:
     print()
     console.table(("they found", "theirs", f"ours, {on.gpu or 'no GPU'}", ""), lines, right=("theirs", "ours"))
     for form in forms.forms(name, on.columns):
-        differs = " ".join(dict.fromkeys(e.differs for e in form.experiments))
-        print(f"\n{form.experiment.section}: {form.title}\n{differs}\n")
+        print(f"\n{form.experiment.section}: {form.title}\n{form.differs}\n")
         console.table(form.heads, form.lines, right=form.heads[1:])
         if form.rest:
             print()
