@@ -258,7 +258,7 @@ def texts(key: str) -> dict[str, str]:
 
 
 def premises(document: str) -> list[str]:
-    """The facts of a document's takeaway."""
+    """The facts of a document's takeaway and of its exact counts."""
     return next(list(entry["facts"]) for entry in _data() if entry["name"] == document)
 
 

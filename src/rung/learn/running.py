@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,13 @@ import gpuless
 from gpuless import cubins, machine
 from gpuless.base.expressions import Names, evaluate_int
 from gpuless.compile import nvrtc
-from gpuless.compile.source import with_checked_masks
 from gpuless.counts.counters import Launched
 from gpuless.facts import gpus
 from gpuless.facts.limits import limits
-from gpuless.launch import Build
 from gpuless.session import require_fit
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import EmulatorFault, RungError
+from rung.learn.checked import checked
 from rung.operation import Operand, Values
 from rung.rungs import python_module
 from rung.rungs.arguments import Arguments, Typed
@@ -35,17 +35,6 @@ MARGIN = 1 << 12  # bytes on either side of a tensor, which no kernel may touch
 UNSET = {1: 0xA5, 2: 0xFDA5, 4: 0xFFA5A5A5, 8: 0xFFF5A5A5A5A5A5A5}  # by size: NaNs that no arithmetic results in
 TRITON = {"float16": "fp16", "float32": "fp32", "int32": "i32"}
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
-# On hardware a wait reads one bit of the parity; PTX allows 0 and 1 only.
-PARITIES = """#line 1 "parities.h"
-#include "rung.cuh"
-extern "C" __device__ void __assertfail(const char*, const char*, unsigned, const char*, decltype(sizeof 0));
-__device__ __forceinline__ unsigned checked_parity(unsigned parity)
-{
-    if (parity > 1) __assertfail("a byte barrier's phase has the parity 0 or 1, and this one is neither", "", 0, "", 1);
-    return parity;
-}
-#define byte_barrier_wait(barrier, parity) byte_barrier_wait(barrier, checked_parity(parity))
-"""
 Arrays = dict[str, NDArray[Any]]
 Rung = CudaRung | PythonRung
 
@@ -95,10 +84,10 @@ def run(
     settings: gpuless.Settings,
     tuning: dict[str, int] | None = None,
     *,
-    shifted: bool = False,
+    shifted: int = 0,
 ) -> Ran:
-    """One call of the rung at this shape. With counts, requests of the first block are traced for drawings. `shifted`:
-    operands begin one element after a multiple of 256 bytes, as parts of a larger tensor do."""
+    """One call of the rung at this shape. With counts, requests of the first block are traced for drawings. Operands
+    begin `shifted` elements after a multiple of 256 bytes, as parts of a larger tensor do."""
     operation, named = rung.operation, rung.binds if isinstance(rung, PythonRung) else rung.operand_names
     names = rung.names(values, dtype, tuning)
     bound = (o for o in operation.operands if o.name in named and (o.written or o.name in given))
@@ -133,8 +122,10 @@ def _run_cuda(
     ran: Ran,
 ) -> None:
     build = rung.build(values, dtype, tuning)
-    build = _with_checked_parities(with_checked_masks(build)) if settings.check_races else build
     cubin = nvrtc.compile_cubin(build.with_lines, machine.ARCH)
+    if settings.check_races and (tested := checked(build)) != build:
+        with contextlib.suppress(RungError):  # a test that cannot be put in
+            cubin, build = nvrtc.compile_cubin(tested.with_lines, machine.ARCH), tested
     buffers = {
         name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
         for name, b in rung.header.buffers.items()
@@ -155,12 +146,6 @@ def _run_cuda(
             session.expect_dependent()
         session.execute(program, config, variables, [_packed(*a) for a in arguments], regions, settings=settings)
         ran.unwritten = ran.unwritten or session.unwritten
-
-
-def _with_checked_parities(build: Build) -> Build:
-    if "byte_barrier_wait" not in build.source:
-        return build
-    return replace(build, source=f'{PARITIES}#line 1 "{build.origin}"\n{build.source}')
 
 
 def _run_triton(rung: PythonRung, call: Call, ran: Ran, settings: gpuless.Settings) -> None:
@@ -199,7 +184,7 @@ def _run_triton(rung: PythonRung, call: Call, ran: Ran, settings: gpuless.Settin
             python_module.load(rung.path, rung.facts).run(**rung.arguments(call))
 
 
-def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays, shifted: bool) -> Tensor:
+def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays, shifted: int) -> Tensor:
     kind = kind_of(operand.dtype, dtype)
     tensor = _array(operand.name, operand.size(values), kind, written=operand.written, shifted=shifted)
     if operand.name in given:
@@ -207,11 +192,11 @@ def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays, shift
     return tensor
 
 
-def _array(name: str, shape: Sequence[int], kind: str, *, written: bool, shifted: bool = False) -> Tensor:
-    """An array of unset numbers, at a multiple of 256 bytes or one element further, between margins."""
+def _array(name: str, shape: Sequence[int], kind: str, *, written: bool, shifted: int = 0) -> Tensor:
+    """An array of unset numbers, at a multiple of 256 bytes or some elements further, between margins."""
     size = math.prod(shape) * np.dtype(kind).itemsize
     memory = np.zeros(size + 2 * MARGIN, np.uint8)
-    first = MARGIN + -(memory.ctypes.data + MARGIN) % 256 + (np.dtype(kind).itemsize if shifted else 0)
+    first = MARGIN + -(memory.ctypes.data + MARGIN) % 256 + shifted * np.dtype(kind).itemsize
     values = memory[first : first + size].view(kind).reshape(shape)
     values.view(f"u{values.itemsize}")[...] = UNSET[values.itemsize]
     return Tensor(f"torch.{kind}", name, values, written)

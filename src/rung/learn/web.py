@@ -36,7 +36,7 @@ TITLES = {  # of figures that a learner predicts; that of the first which the ai
 }
 _grading = threading.Lock()  # the machine counts one launch at a time
 _runs: list[str] = []  # that learners wait for: drawings let them go first
-_shown, _ready = threading.Event(), threading.Event()  # an exercise has been asked for; the machine is compiled
+_shown, _ready = threading.Event(), threading.Event()  # a page is there; the machine is compiled
 
 
 def serve(folder: Path, source: Path, port: int) -> None:
@@ -125,7 +125,6 @@ class Course:
         if ran != text:
             kept = progress.graded.get(exercise.name, {})
             last = kept["verdict"] if kept.get("digest") == digest(exercise, text) else {}
-        _shown.set()
         return {
             "number": exercise.number, "title": exercise.title, "kind": exercise.kind, "does": KINDS[exercise.kind],
             "comment": exercise.comment, "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
@@ -140,6 +139,7 @@ class Course:
 
     def theory(self, number: str, draw: Callable[..., str]) -> dict[str, Any]:
         """The chapter's page with its drawings, for which kernels are run: asked for when the rest is shown."""
+        _shown.set()
         exercise = find(number, None, self.source)
         chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
         return {"about": as_html(chapter.text, chapter.folder, draw)}

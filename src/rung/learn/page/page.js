@@ -150,7 +150,6 @@ async function show(number) {
   at("predict").querySelector("input").value = own?.guess ?? "";
   at("theory").hidden = !exercise.theory;
   at("theory").querySelector("summary").textContent = `The chapter: ${exercise.chapter}`;
-  theory(exercise);
   at("file").textContent = exercise.file;
   hints(exercise);
   view.setState(EditorState.create({ doc: own?.text ?? exercise.text, selection: { anchor: Math.min(own?.at ?? 0, (own?.text ?? "").length) }, extensions }));
@@ -167,6 +166,7 @@ async function show(number) {
   } else if (exercise.why) said({ state: "solved", stars: exercise.stars, symptoms: [], why: exercise.why, story: exercise.story });
   await list();
   if (reloaded && own) scrollTo(0, own.page);
+  theory(exercise); // last: it makes the server work
 }
 
 // The chapter's page comes later: its drawings are made from runs. Those of a chapter that was left are given up.
