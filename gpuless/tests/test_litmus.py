@@ -33,6 +33,7 @@ __device__ void mb_arrive(void* b) { ASM("mbarrier.arrive.shared.b64 _, [%0];" :
 __device__ void mb_expect(void* b, U n) { ASM("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(at(b)), "r"(n)); }
 __device__ void mb_wait(void* b, U p) { U ok; do ASM("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(ok) : "r"(at(b)), "r"(p)); while (!ok); }
 __device__ void bulk_in(void* s, const void* g, U n, void* b) { ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" :: "r"(at(s)), "l"(g), "r"(n), "r"(at(b))); }
+__device__ void product(float (&d)[4], U a) { ASM("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %4, %4, %4}, {%4, %4}, {%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a)); }
 """
 
 
@@ -123,6 +124,13 @@ ROWS = [
         ("if (i) mb_wait(&e, 0)", "mb_arrive(&e)"), (("", "mb_arrive(&e)"),)),
     Row("copies_of_lanes", '__shared__ alignas(16) U s[64]; ASM("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at(s + T)), "l"(g + T)); ASM("cp.async.commit_group;" ::); $0; $1; g[128 + T] = s[63 - T];',
         ('ASM("cp.async.wait_group 0;" ::)', "__syncthreads()"), (("", "__syncthreads()"), ('ASM("cp.async.wait_group 0;" ::)', "__syncwarp()"), ('ASM("cp.async.wait_group 1;" ::)', "__syncthreads()")), block=64),
+    # A product waits for its operands and an acquire for its load: neither is a __syncwarp, though ptxas leaves a NOP.
+    Row("tile_of_a_product", "__shared__ U s[32]; float d[4] = {}, e[4] = {}; _Pragma(\"unroll 1\") for (U i = 0; i < 9; i++) { s[T] = i; $0; U a = s[31 - T]; product(d, a); product(e, a); $1; } g[T] = d[0] + d[1] + d[2] + d[3] + e[0] + e[1];",
+        ("__syncwarp()", "__syncwarp()"), (("__syncwarp()", ""), ("", "__syncwarp()"))),
+    Row("acquire_of_a_warp", "__shared__ U s[32], f; s[T] = T; if (T == 0) f = 0; __syncwarp(); s[T] = 1; cuda::atomic_ref<U, cuda::thread_scope_block>(f).load(cuda::memory_order_acquire); $; g[T] = s[31 - T];",
+        ("__syncwarp()",), (("",),)),
+    Row("barrier_of_bytes_of_a_warp", "__shared__ alignas(128) U s[32]; __shared__ unsigned long long b; if (T == 0) { mb_init(&b, 1); mb_expect(&b, 128); bulk_in(s, g, 128, &b); } $; mb_wait(&b, 0); g[32 + T] = s[T];",
+        ("__syncwarp()",), (("",),)),
     # Clusters.
     Row("cluster_barrier", '__shared__ U s[32]; s[T] = T; ASM("barrier.cluster.arrive$0;" ::); ASM("barrier.cluster.wait;" ::); g[B * 32 + T] = read_remote(remote(s + 31 - T, B ^ 1)); $1;',
         ("", 'ASM("barrier.cluster.arrive;" ::); ASM("barrier.cluster.wait;" ::)'),

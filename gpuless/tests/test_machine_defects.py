@@ -324,3 +324,12 @@ def test_code_for_debuggers_asks_whether_its_stack_has_room() -> None:
         BPT.TRAP 0x1
         EXIT
     """)
+
+
+def test_an_instruction_that_is_refused_is_named() -> None:
+    library = machine.library()
+    for text in (b"0000 NOSUCH.F32 R0, R1\n", b"0000 @P0 FADD.NOSUCH R0, R1, R2\n"):
+        library.rung_machine_free(library.rung_machine_load(text))
+    assert {"NOSUCH.F32", "FADD.NOSUCH"} <= {*machine.fidelity()["refused"]}
+    machine.forget_fidelity()
+    assert machine.fidelity() == {"exact": 0, "table": {}, "approximate": {}, "refused": []}

@@ -80,7 +80,7 @@ kernel:
 $__internal_0_$divide:
         /*0040*/                   RET.REL.NODEC R2 `(kernel) ;
 """
-    stacks, functions = sass._functions(listing, {}, ())
+    stacks, functions = sass._functions(listing, {}, (), {})
     assert stacks == [(("/a/sum.cuh", 7), ("/a/k.cu", 3)), (("/a/k.cu", 4),), ()]
     assert functions["kernel"] == [
         (0x00, "@P0 BRA 0x30", 0), (0x10, "CALL.REL.NOINC 0x40", 0), (0x20, "BRX R2 -0x30", 1),
@@ -112,7 +112,7 @@ unused:
         /*0000*/                   RET.ABS.NODEC R20 0x0 ;
 """
     starts = {"callee": 0x1000000, "stored": 0x1000080, "unused": 0x1000100}
-    _, functions = sass._functions(listing, starts, ["stored"])
+    _, functions = sass._functions(listing, starts, ["stored"], {})
     assert [(at, text) for at, text, _ in functions.pop("kernel")] == [
         (0x00, "MOV R20, 0x20"), (0x10, "CALL.ABS.NOINC 0x1000000"), (0x20, "MOV R4, 32@lo(table)"),
         (0x30, "MOV R5, 0x1000080"), (0x1000000, "MOV R20, 0x0"), (0x1000010, "RET.REL.NODEC R20 0x1000000"),

@@ -45,3 +45,20 @@ def test_what_a_run_would_measure_is_told_without_a_gpu(
     assert not ended.value.code
     told = capsys.readouterr().out
     assert all(step.name in told for step in measure.plan("milestone", []))
+
+
+def test_a_step_whose_need_is_missing_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither CUTLASS's headers nor Nsight Compute are there: their steps are none, and the command names them."""
+    monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "own.jsonl"))
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
+    monkeypatch.setenv("RUNG_NCU", str(tmp_path / "nowhere"))
+    lacking = [step.name.split(" ")[:2] for step in measure.wanted("milestone2", []) if step.lacks]
+    assert lacking[1:] == [["study", "cutlass"]] and lacking[0][0] == "profile"  # one, of all kernels that are profiled
+    assert not any(step.lacks for step in measure.plan("milestone2", []))
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "milestone2", "--run", "--dry-run"])
+    told = capsys.readouterr()
+    assert not ended.value.code and "study cutlass" not in told.out
+    assert "study cutlass is left out" in " ".join(told.err.split()) and "RUNG_NCU names" in told.err

@@ -32,7 +32,10 @@ def test_a_place_names_a_rung_a_shape_and_a_tuning_that_exist(kind: str) -> None
         assert place.shape in rung.operation.shapes or "=" in place.shape, place
         assert all(value in rung.tune[name] for name, value in place.tuning.items()), place
         if place.kernels and "*" not in "".join(place.kernels):  # a library's kernels have no list
-            assert set(place.kernels) <= {e.kernel for e in rung.header.launches}, place  # type: ignore[attr-defined]
+            launched = [e.kernel for e in rung.header.launches]  # type: ignore[attr-defined]
+            for name, _, turn in (kernel.partition("#") for kernel in place.kernels):
+                # a kernel that is launched for several operands is told apart
+                assert launched.count(name) >= int(turn or 1) and (turn or launched.count(name) == 1), place
 
 
 def test_a_step_of_the_climb_and_a_study_that_a_place_names_exist() -> None:
@@ -139,6 +142,16 @@ def test_a_counter_is_that_of_the_named_kernel_of_a_profile_without_a_tuning_of_
     assert place.missing([]) == "rung profile attention/02_five_kernels --dtype f32 --shape b4t64"
 
 
+def test_a_launch_of_several_of_one_name_is_told_apart() -> None:
+    """Weights that are transposed and converted are not told with the conversion of the activations."""
+    kernels = [{"kernel": name, "figures": {"seconds": s}} for name, s in (("transpose", 4.0), ("convert", 2.0), ("convert", 1.0), ("matmul", 9.0))]
+    row = Row(kind="profile", what="matmul/10_wmma_f16", dtype="tf32", shape="lm head", detail={"kernels": kernels})
+    read = lambda text: sources.reference(text, "tf32", "lm head").value([row])  # noqa: E731
+    assert read("profile | matmul/10_wmma_f16:transpose+convert#1 | seconds") == 6.0
+    assert read("profile | matmul/10_wmma_f16:convert#2 | seconds") == 1.0
+    assert read("profile | matmul/10_wmma_f16:convert | seconds") == 3.0
+
+
 def test_a_cell_of_a_study_is_found_by_its_row_and_column() -> None:
     detail = {"columns": ["N", "implementation", "softmax ms"],
               "rows": [[256, "CUDA, flash", ""], [256, "CUDA, tree softmax", "0.002"]]}  # fmt: skip
@@ -190,3 +203,16 @@ def test_a_counter_is_shown_as_the_emulator_counts_it_and_a_time_is_not() -> Non
     bench = sources.reference("bench | matmul/01_naive | cold_us", "f32", "b4t64 qkv")
     timed = sources.Figure("time", 1.0, "ms", (bench,), "")
     assert timed.emulated([counted]) is None
+
+
+def test_a_gpu_is_named_where_the_document_names_it() -> None:
+    """The lecture names an A100 for its waves alone; another table of it is of a paper."""
+    named = {e.title: e.gpu for e in sources.experiments() if e.document.name == "lecture" and "A100" in e.gpu}
+    assert sources.documents()["lecture"].gpu == "not named" and len(named) == 2
+    assert any("1792" in title for title in named)
+
+
+def test_three_changes_are_a_figure_of_their_own() -> None:
+    place = figure("One shared buffer", "by its three changes one after the other (rungs 43, 44 and 45): times as fast")
+    first, last = bench("attention/25_flash2", 30.0), bench("attention/45_flash2_fused_division", 20.0)
+    assert place.value == 1.66 and place.beside([first, last]) == 1.5 and place.unit == ""

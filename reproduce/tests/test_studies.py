@@ -281,7 +281,7 @@ def test_on_a_gpu_every_study_comes_to_a_conclusion(name: str) -> None:
 
     if name == "cutlass":
         try:
-            cutlass.headers()
+            cutlass.require()
         except RungError as absent:
             pytest.skip(str(absent))
     found = study.run(name, Gpu(quick=True))

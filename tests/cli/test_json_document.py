@@ -67,6 +67,35 @@ def test_a_race_of_a_program_has_its_places_and_the_command_that_repeats_it() ->
     assert rung(*again[1:], "--json")["findings"] == found["findings"]
 
 
+def test_how_faithfully_instructions_were_executed_is_told(tmp_path: Path) -> None:
+    program = """__global__ void k(float* x, const float* y) { x[threadIdx.x] = EXPRESSION; }
+int main()
+{
+    float* x;
+    cudaMalloc(&x, 1024);
+    cudaMemset(x, 0x3f, 1024);
+    k<<<2, 32>>>(x, x + 64);
+    k<<<2, 32>>>(x, x + 64);
+    cudaFree(x);
+}
+"""
+    told = {}
+    for what in ("y[threadIdx.x] + 1", "__expf(y[threadIdx.x])", "__log2f(y[threadIdx.x])"):
+        told[what] = rung("run", file(tmp_path, program.replace("EXPRESSION", what)), "--json")["fidelity"]
+    exact, table, near = told.values()
+    assert exact["exact"] > 4 * 4 and not (exact["table"] or exact["approximate"] or exact["refused"])
+    assert (table["table"], table["approximate"]) == ({"MUFU.EX2": 4}, {})
+    assert (near["table"], near["approximate"]) == ({}, {"MUFU.LG2": 4})
+
+
+def test_a_check_tells_how_faithfully_instructions_were_executed(tmp_path: Path) -> None:
+    body = "0.5f * x[i] * (1 + tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i])))"
+    found = rung("check", "gelu", file(tmp_path, KERNEL.replace("BODY", body)), "--quick", "--json")
+    (result,) = found["results"]
+    assert {*result["fidelity"]["table"]} == {"MUFU.EX2", "MUFU.RCP"} and not result["fidelity"]["approximate"]
+    assert result["fidelity"]["exact"] > 100 * result["runs"] / 10
+
+
 def test_a_programs_own_failure_is_a_finding(tmp_path: Path) -> None:
     found = rung("run", file(tmp_path, "#include <cstdio>\nint main() { puts(\"no\"); return 7; }\n"), "--json")
     assert (found["verdict"], found["exit"], found["output"]) == ("failed", 7, "no\n")

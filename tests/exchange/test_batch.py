@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,9 @@ def test_verdicts_are_the_same_whoever_works(tmp_path: Path) -> None:
     assert found == {
         "right": "ok", "wrong": "failed", "broken": "failed", "unknown": "refused", "candidate": "ok", "other": "failed",
     }  # fmt: skip
+    assert one["right"]["reports"][0]["fidelity"] == {
+        "table": ["MUFU.EX2", "MUFU.RCP"], "approximate": [], "refused": [],
+    }  # fmt: skip
     assert one["broken"]["reports"][0]["cause"] == "compile" and "kernel.cu:6" in one["broken"]["reason"]
 
 
@@ -115,3 +119,34 @@ def test_an_id_stands_once(tmp_path: Path) -> None:
     line = {"id": 1, "operation": "gelu", "source": GELU}
     with pytest.raises(RungError, match="twice"):
         batch.read_lines(written(tmp_path / "in.jsonl", line, line))
+
+
+def example(name: str) -> dict[str, Any]:
+    """What a block of docs/doors.md defines."""
+    text = (Path(__file__).parents[2] / "docs/doors.md").read_text()
+    block = next(block for block in re.findall(r"```python\n(.*?)```\n\n", text, re.DOTALL) if f"# {name}\n" in block)
+    defined: dict[str, Any] = {}
+    exec(block, defined)
+    return defined
+
+
+@pytest.mark.slow
+def test_the_adapter_for_kernelbench_judges_a_run(tmp_path: Path) -> None:
+    problems, run = tmp_path / "KernelBench", tmp_path / "runs/mine"
+    (problems / "level1").mkdir(parents=True), run.mkdir(parents=True)
+    (problems / "level1/19_Twice.py").write_text(REFERENCE)
+    for number, text in enumerate((CANDIDATE, CANDIDATE.replace("* 2;", "* 3;"), CANDIDATE.replace("fmaxf", "fmaxg"))):
+        (run / f"level_1_problem_19_sample_{number}_kernel.py").write_text(text)
+    results = example("kernelbench.py")["evaluate"](problems, run, workers=1)
+    assert json.loads((run / "eval_results.json").read_text()) == results
+    found = {one["sample_id"]: (one["compiled"], one["correctness"]) for one in results["19"]}
+    assert found == {0: (True, True), 1: (True, False), 2: (False, False)}
+
+
+@pytest.mark.slow
+def test_the_reward_of_a_text_is_its_verdict() -> None:
+    defined = example("reward.py")
+    texts = [f"Here:\n```cuda\n{code}```\n" for code in (GELU, GELU.replace("0.5f", "0.6f"), GELU.replace("tanhf", "tanhg"))]
+    messages = [[{"role": "assistant", "content": text}] for text in texts]
+    assert defined["reward"]([*messages[:1], *texts[1:], "no code"], operation=["gelu"] * 4) == [1.0, 0.1, 0.0, 0.0]
+    assert defined["reward_one"](messages[0], {"operation": "gelu"}) == 1.0

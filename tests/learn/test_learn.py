@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rung import learn
 from rung.cli import main
 from rung.dtypes import dtype
 from rung.learn import BLANK, KINDS, RECORD, Exercise, Progress, by_name, chapters, exercises, operations, stars_of
@@ -213,13 +214,16 @@ def test_the_third_star_of_a_hunt_is_for_marking_the_lines_first(tmp_path: Path,
     lines = exercise.source.splitlines()
     (comment,) = (n for n, line in enumerate(lines, 1) if "extern" in line)
     add, last = (next(n for n, line in enumerate(lines, 1) if word in line) for word in ("] += part", "half >= 32"))
-    path.write_text(marked(exercise.source, comment))
-    assert [s["kind"] for s in graded("bug_tree", capfd)["symptoms"]] == ["not here"]
-    path.write_text(marked(exercise.source, add, last))
-    found = graded("bug_tree", capfd)
-    assert [s["kind"] for s in found["symptoms"]] == ["found", "race"] and found["state"] == "wrong"
-    path.write_text(exercise.solved)
-    assert graded("bug_tree", capfd)["stars"] == 3
+    for wrong in (False, True):
+        if wrong:
+            path.write_text(marked(exercise.source, comment))
+            assert [s["kind"] for s in graded("bug_tree", capfd)["symptoms"]] == ["not here"]
+        path.write_text(marked(exercise.source, add, last))
+        found = graded("bug_tree", capfd)
+        assert [s["kind"] for s in found["symptoms"]] == ["found", "race"] and found["state"] == "wrong"
+        path.write_text(exercise.solved)
+        assert graded("bug_tree", capfd)["stars"] == 3 - wrong
+        (tmp_path / RECORD).unlink()
     other = by_name("bug_tile")  # mended at once
     (tmp_path / other.file).write_text(other.solved)
     assert graded("bug_tile", capfd)["stars"] == 2
@@ -394,6 +398,12 @@ def test_what_stars_are_for_is_said_before_the_first_try(capfd: pytest.CaptureFi
         rung("learn", name)
         said = capfd.readouterr().out
         assert all(what in said for what in stars_of(by_name(name)))
+
+
+def test_a_star_that_cannot_be_won_any_more_is_not_offered() -> None:
+    offered = {name: [bool(learn.next_star(by_name(name), n)) for n in (1, 2, 3)] for name in ("predict_banks", "bug_tree", "tree", "write_sum", "write_softmax")}
+    never, first, every = [False] * 3, [True, False, False], [True, True, False]
+    assert offered == {"predict_banks": never, "bug_tree": first, "tree": first, "write_sum": every, "write_softmax": every}
 
 
 def test_a_class_is_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -193,6 +193,31 @@ def test_a_prediction_a_miss_and_a_solution_are_seen_beside_each_other(page: bro
 
 
 @in_a_browser
+def test_what_was_typed_and_seen_stays_over_a_reload(page: browser.Page, served: str, tmp_path: Path) -> None:
+    page.size(1280, 900)
+    opened(page, served, "stride")
+    exercise = by_name("stride")
+    assert ran(page, exercise.solved) == "solved"
+    seen = page.value("at('drawings').textContent")
+    page.value("write(text() + '// a thought'); view.dispatch({selection: {anchor: 40}})")
+    opened(page, served, "coalesced")
+    assert page.value("undo(), text()") == by_name("coalesced").source
+    opened(page, served, "stride")
+    for _ in range(2):
+        waits(page, "text().endsWith('// a thought') && view.state.selection.main.head === 40")
+        page.open(served + "/?again#3")
+        waits(page, "document.getElementById('title').textContent.startsWith('3.')")
+    page.value("write(exercise.text); keep()")
+    page.open(served + "/#3")
+    waits(page, "at('verdict').dataset.state === 'solved'")
+    assert page.value("at('drawings').textContent") == seen and "★★★" in page.value("at('chapters').textContent")
+    (tmp_path / "files" / exercise.file).write_text(exercise.source)  # in another editor
+    page.open(served + "/?more#3")
+    waits(page, "exercise?.text.includes('BLANK_1')")
+    waits(page, "text() === exercise.text")
+
+
+@in_a_browser
 def test_a_race_is_two_arrows_between_its_lines(page: browser.Page, served: str) -> None:
     page.size(1280, 900)
     opened(page, served, "tree")

@@ -19,20 +19,23 @@ from rung_reproduce import sources
 FILE = Path(__file__).with_name("findings.toml")
 VERDICTS = {
     "reversed": "reversed", "otherwise": "not so here", "other": "another is best here",
-    "varies": "in some cases only", "effect": "an effect here", "lost": "little of it here", "smaller": "smaller",
-    "larger": "larger", "same": "the same", "small": "small in both", "none": "no effect, as there",
-    "unseen": "cannot be seen here", "": "no row yet",
+    "varies": "in some cases only", "sizes": "in each case, in different sizes", "effect": "an effect here",
+    "lost": "little of it here", "smaller": "smaller", "larger": "larger", "same": "the same", "small": "small in both",
+    "none": "no effect, as there", "unseen": "cannot be seen here", "": "no row yet",
 }  # fmt: skip
 SIZED = ("effect", "lost", "small", "none")  # verdicts that are told with the size of both effects
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 # In place of a neutral point: they find no effect; the facts decide; a value is compared as it is, not as an effect;
-# the figure is the best of its table; the finding is made at several sizes or of several kernels, each judged alone.
-NOTHING, FACTS, LEVEL, BEST, EACH = "nothing", "facts", "level", "best", "each"
-MODES = (NOTHING, FACTS, LEVEL, BEST, EACH)
-SMALL = 0.035  # an effect below it, on a logarithmic scale
+# the figure is the best of its table; the finding is made at several sizes or of several kernels, each judged alone;
+# it is a ratio that was measured in several ways, each two figures; no row can show it, and the facts are the reason's.
+NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, UNSEEN = "nothing", "facts", "level", "best", "each", "pairs", "unseen"
+MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, UNSEEN)
+BORNE = {"larger", "same", "smaller", "small", "none"}  # verdicts that bear a finding out, each in its measure
+SMALL = 0.035  # an effect below it, on a logarithmic scale; one the other way is no reversal within twice that
 LARGER = 1.5  # times the document's effect
 NEAR = 1.25  # a level is the same within a quarter
 _PLACE = re.compile(r"\{([^{}]+)\}")
+DIVIDED = " divided by "
 RELATIONS = (" above ", " below ", " equals ", " names ", " lacks ")
 
 
@@ -51,9 +54,15 @@ class Finding:
     facts: tuple[str, ...]  # what the reason, or the finding, says of rows
 
     @property
+    def cases(self) -> list[tuple[sources.Figure, ...]]:
+        """What is judged by itself: a figure, or two whose ratio it is."""
+        size = 1 if EACH in self.by else 2 if PAIRS in self.by else len(self.figures) or 1
+        return [self.figures[i : i + size] for i in range(0, len(self.figures), size)]
+
+    @property
     def told(self) -> tuple[sources.Figure, ...]:
         """The figures whose numbers stand for the finding."""
-        return self.figures[:1] if EACH in self.by else self.figures
+        return self.cases[0] if self.figures else ()
 
     def theirs(self) -> float | None:
         return _ratio([f.value for f in self.told])
@@ -67,16 +76,26 @@ class Finding:
 
     def judged(self, rows: Sequence[Row]) -> str:
         """The verdict that the rows give; empty where a row is missing."""
+        if UNSEEN in self.by:
+            return UNSEEN
         if not self.figures or FACTS in self.by:
             held = [self.holds(fact, rows) for fact in self.facts]
             return "unseen" if not held else "" if None in held else "same" if all(held) else "otherwise"
         if BEST in self.by:
             costs = self.costs(rows)
             return "" if costs is None else "same" if costs < SMALL else "other"
-        if EACH in self.by:
-            each = {self._compared(f.beside(rows), f.value, f.than) for f in self.figures}
-            return "" if "" in each else each.pop() if len(each) == 1 else "varies"
-        return self._compared(self.ours(rows), self.theirs(), self.than())
+        each = {self._compared(ours, theirs, than) for ours, theirs, than in self._numbers(rows)}
+        if "" in each or len(each) == 1:
+            return "" if "" in each else each.pop()
+        return "sizes" if each <= BORNE else "varies" if each & BORNE else "otherwise"
+
+    def _numbers(self, rows: Sequence[Row]) -> list[tuple[float | None, float | None, str]]:
+        """Of each case ours, theirs, and "more" or "less" where that is all that they say."""
+        found = []
+        for case in self.cases:
+            than = case[0].than if len(case) == 1 else ""
+            found.append((_ratio([f.beside(rows) for f in case]), _ratio([f.value for f in case]), than))
+        return found
 
     def _compared(self, ours: float | None, theirs: float | None, than: str) -> str:
         if ours is None or (theirs is None and not than):
@@ -85,14 +104,16 @@ class Finding:
         if NOTHING in self.by or theirs == self.neutral:
             return "none" if abs(found) < 2 * SMALL else "effect"
         if theirs is None:
-            return "lost" if abs(found) < SMALL else "same" if (found > 0) == (than == "more") else "reversed"
+            if (found > 0) == (than == "more"):
+                return "same" if abs(found) >= SMALL else "lost"
+            return "reversed" if abs(found) >= 2 * SMALL else "lost"
         if LEVEL in self.by:
             return "larger" if ours > NEAR * theirs else "smaller" if NEAR * ours < theirs else "same"
         wanted = effect(theirs, self.neutral)
         if abs(found) < SMALL:
             return "small" if abs(wanted) < SMALL else "lost"
         if found * wanted < 0:
-            return "reversed"
+            return "reversed" if abs(found) >= 2 * SMALL else "lost"
         return "larger" if found / wanted > LARGER else "same" if found / wanted >= 0.5 else "smaller"
 
     def rivals(self, rows: Sequence[Row]) -> dict[str, float]:
@@ -111,28 +132,31 @@ class Finding:
         if BEST in self.by:
             found = self.rivals(rows)
             return self.figures[0].what, min(found, key=lambda what: found[what], default="")
-        return self.than() or sources.number(self.theirs()), sources.number(self.ours(rows))
+        numbers = self._numbers(rows)
+        return self.than() or _range([theirs for _, theirs, _ in numbers]), _range([ours for ours, *_ in numbers])
 
     def verdict(self, rows: Sequence[Row]) -> str:
         """In words; where one of the effects is small, with the size of both."""
         judged = self.judged(rows)
         if judged == "other":
             return f"{VERDICTS[judged]} (theirs takes {100 * math.expm1(self.costs(rows) or 0):.0f} % longer)"
-        if judged == "varies":
-            found = [v for f in self.figures if (v := f.beside(rows)) is not None]
-            return f"{VERDICTS[judged]} ({sources.number(min(found))} to {sources.number(max(found))})"
         against = f" (against {self.neutral:g})" if self.figures and self.neutral != 1.0 else ""
         if judged not in SIZED:
             return VERDICTS[judged] + (against if judged else "")
-        sizes = [(self.theirs(), "there"), (self.ours(rows), "here")]
-        told = [f"{100 * (v / self.neutral - 1):+.1f} % {where}" for v, where in sizes if v is not None]
+        ours, theirs, _ = zip(*self._numbers(rows), strict=True)
+        told = []
+        for where, values in (("there", theirs), ("here", ours)):
+            percent = dict.fromkeys(f"{100 * (v / self.neutral - 1):+.1f}" for v in values if v is not None)
+            told += [f"{' and '.join(percent)} % {where}"] if percent else []
         return f"{VERDICTS[judged]} ({', '.join(told)})"
 
     def reason(self, rows: Sequence[Row]) -> str:
-        """Why, made from rows: only of the GPU that it was written for, and for the verdict that it explains."""
-        if self.judged(rows) != self.explained or self.gpu not in gpus(rows):
-            return "" if self.explained != "unseen" else self.filled(rows)
-        return self.filled(rows)
+        """Why, made from rows: only of the GPU that it was written for, and for the verdict that it explains; why no
+        row shows it is told on any GPU whose rows bear it out.
+        """
+        if self.explained == UNSEEN:
+            return self.filled(rows) if all(self.holds(fact, rows) for fact in self.facts) else ""
+        return self.filled(rows) if self.judged(rows) == self.explained and self.gpu in gpus(rows) else ""
 
     @property
     def gpu(self) -> str:
@@ -148,7 +172,12 @@ class Finding:
         return None if value is None else sources.number(value)
 
     def value(self, name: str, rows: Sequence[Row]) -> float | None:
-        """A number, a reference to rows as in sources.toml, or a figure by the start of its title and of its name."""
+        """A number, a reference to rows as in sources.toml, a figure by the start of its title and of its name, or
+        two of these with DIVIDED between them.
+        """
+        first, _, second = name.partition(DIVIDED)
+        if second:
+            return _ratio([self.value(first, rows), self.value(second, rows)])
         if " | " in name:
             body, _, unit = name.partition(" in ")
             found = sources.reference(body, "f32", "b4t64").value(rows)
@@ -210,7 +239,7 @@ def of_document(name: str) -> list[Finding]:
 
 
 def headlines(name: str, rows: Sequence[Row]) -> list[Finding]:
-    """A document's ten most important findings, reversals first."""
+    """The findings of a document's first page, at most ten, reversals first."""
     wanted = next(entry["headlines"] for entry in _data() if entry["name"] == name)
     by_words = {f.says: f for f in of_document(name)}
     order = list(VERDICTS)
@@ -226,6 +255,11 @@ def of_study(name: str) -> list[Finding]:
 def texts(key: str) -> dict[str, str]:
     """A paragraph for each document: `did`, `takeaway`, `exact`."""
     return {entry["name"]: entry[key] for entry in _data()}
+
+
+def premises(document: str) -> list[str]:
+    """The facts of a document's takeaway and of its exact counts."""
+    return next(list(entry["facts"]) for entry in _data() if entry["name"] == document)
 
 
 def table(document: str, rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
@@ -260,6 +294,13 @@ def _ratio(values: Sequence[float | None]) -> float | None:
         return None
     first, *rest = [v for v in values if v is not None]
     return (first / rest[0] if rest[0] else None) if rest else first
+
+
+def _range(values: Sequence[float | None]) -> str:
+    """From the least to the largest; empty where one is missing."""
+    numbers = [v for v in values if v is not None]
+    ends = (min(numbers), max(numbers)) if numbers and len(numbers) == len(values) else ()
+    return " to ".join(dict.fromkeys(map(sources.number, ends)))
 
 
 def effect(value: float, neutral: float) -> float:

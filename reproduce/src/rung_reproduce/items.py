@@ -21,7 +21,7 @@ from rung_reproduce import sources
 FILE = Path(__file__).with_name("items.toml")
 ROOT = Path(__file__).parents[3]
 FILES = ("tests/", "src/", "reproduce/", "gpuless/", "tools/", "docs/", "benchmarks/")
-FIGURES = "figures"  # of a section of sources.toml
+FIGURES = "figures"  # of a section of sources.toml, or of one of its tables: "SECTION: START OF ITS TITLE"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def complaint(name: str, verbs: Sequence[str]) -> str:
 
 def figures(section: str) -> list[sources.Figure]:
     document, _, start = section.partition(" ")
-    chosen = [e for e in sources.experiments() if e.document.name == document and e.section.startswith(start)]
+    own = (e for e in sources.experiments() if e.document.name == document)
+    chosen = [e for e in own if f"{e.section}: {e.title}".startswith(start)]
     return [f for e in chosen for f in e.figures]
 
 

@@ -12,13 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 
 from rung.cli import main
-from rung.profile import batches
+from rung.errors import RungError
+from rung.profile import batches, ncu
 from rung.results import codes, current, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue
-from rung_reproduce import atlas, items, sources
+from rung_reproduce import atlas, items, sources, studies
 
 LEAST = 20.0  # seconds left below which no step begins
 START = 12.0  # seconds of a first step: torch, the driver, the first kernels
@@ -45,6 +47,7 @@ class Step:
     name: str
     seconds: float
     work: Callable[[float], None]
+    lacks: str = ""  # what it needs and this machine does not have
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,11 @@ def missing(kind: str, document: str | None, have: Sequence[Row]) -> list[source
 
 
 def plan(document: str | None, have: Sequence[Row]) -> list[Step]:
+    """What this machine can measure of what `wanted` names."""
+    return [step for step in wanted(document, have) if not step.lacks]
+
+
+def wanted(document: str | None, have: Sequence[Row]) -> list[Step]:
     """What the document's tables, findings and items need beyond these rows; steps that fill most places come first."""
     steps: list[Step] = []
     for make in (_bench, _profile, _course, _sweep, _study, _text):
@@ -95,6 +103,15 @@ def run(steps: Sequence[Step], budget: float, report: Callable[[str], None]) -> 
             traceback.print_exc()
             problem = f"{type(error).__name__}: {error}"
         yield Outcome(step, time.monotonic() - began, problem)
+
+
+def _lacks(require: Callable[[], object]) -> str:
+    """Why a step cannot be measured here; empty if it can."""
+    try:
+        require()
+    except RungError as error:
+        return str(error)
+    return ""
 
 
 def _verb(*words: str) -> Callable[[float], None]:
@@ -134,7 +151,7 @@ def _profile(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
             deque(batches.collect(lacking, left, lambda text: print(text, file=sys.stderr)), 0)
 
         each = (PROFILES.get(subject.rung.operation.name, PROFILE) for subject, _ in lacking)
-        yield Step(f"profile {len(lacking)} rungs", sum(each), work)
+        yield Step(f"profile {len(lacking)} rungs", sum(each), work, _lacks(ncu.find))
 
 
 def _course(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
@@ -153,7 +170,8 @@ def _study(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
     shown = [study for d in documents for study in d.studies if study not in known]
     needed = [*(r.what for r in missing("study", document, have)), *shown]
     for name in dict.fromkeys(study.partition("/")[0] for study in needed):
-        yield Step(f"study {name}", STUDY.get(name, USUAL), _verb("study", name, "--no-chart"))
+        lacks = _lacks(partial(studies.require, name))
+        yield Step(f"study {name}", STUDY.get(name, USUAL), _verb("study", name, "--no-chart"), lacks)
 
 
 def _text(document: str | None, have: Sequence[Row]) -> Iterator[Step]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -122,11 +123,19 @@ class Reference:
         return sum(counted)
 
     def chosen(self, row: Row) -> list[dict[str, Any]]:
-        """The kernels of a profile that are meant; none where a rung has several and the reference names none."""
+        """The kernels of a profile that are meant, "convert#1" being the first launch of that name; none where a rung
+        has several and the reference names none.
+        """
         kernels: list[dict[str, Any]] = row.detail["kernels"]
         if not self.kernels:
             return kernels if len(kernels) == 1 else []
-        return [k for k in kernels if any(fnmatchcase(k["kernel"], pattern) for pattern in self.kernels)]
+        found, launches = [], Counter[str]()
+        for k in kernels:
+            launches[k["kernel"]] += 1
+            names = (k["kernel"], f"{k['kernel']}#{launches[k['kernel']]}")
+            if any(fnmatchcase(name, pattern) for name in names for pattern in self.kernels):
+                found.append(k)
+        return found
 
     def _counted(self, kernel: dict[str, Any]) -> float | None:
         if self.figure.startswith("opcode "):
@@ -248,6 +257,12 @@ def documents() -> dict[str, Document]:
 def title(study: str, stored: str) -> str:
     """A study's title where the one that its rows carry is not true."""
     return str(_data()["titles"].get(study, stored))
+
+
+def left_out(study: str) -> tuple[Sequence[str], str]:
+    """Columns of a study that are not shown, and why."""
+    entry = _data()["left_out"].get(study, {"columns": (), "reason": ""})
+    return entry["columns"], str(entry["reason"])
 
 
 @cache

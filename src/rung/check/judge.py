@@ -18,6 +18,7 @@ from typing import Any
 
 from gpuless.base.processors import processors
 from gpuless.compile.source import without_comments
+from gpuless.counts import fidelity
 from gpuless.counts.coverage import OF_TRITON, SPACES, Coverage, merged, unreached
 from rung import progress
 from rung.apart import Apart
@@ -231,6 +232,8 @@ def judge(
         report.verdict, report.case = "stopped", ""
         report.reason = f"interrupted; right at the {report.cases} cases so far"
         return report
+    finally:
+        report.fidelity = fidelity.merged(filter(None, [report.fidelity, host.fidelity]))
     if report.verdict == "ok":
         report.case, report.failure = "", {}
         _conclude(report, rung, dtype, asked, trials, procedure)
@@ -271,6 +274,7 @@ def _in_a_copy(procedure: Procedure, work: Callable[[], None]) -> Iterator[None]
                     trials.ran = trials.host.coverage() if trials.coverage else {}
                 except (Failure, RungError) as failure:
                     _failed(failure, procedure)
+                report.fidelity = trials.host.fidelity
             pipe.send((report, trials.ran))
         except Exception as error:
             pipe.send(f"{type(error).__name__}: {error}")

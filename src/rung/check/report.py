@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpuless.compile.source import Unreached
+from gpuless.counts import fidelity
 from rung.rungs.base import Device, Rung
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class Report:
     failure: dict[str, Any] = field(default_factory=dict)  # of wrong values: the call, places, pairs, what separates
     seconds: dict[str, float] = field(default_factory=dict)  # seconds by phase
     kernels: list[str] = field(default_factory=list)  # of a file: those that its call launches
+    fidelity: dict[str, Any] = field(default_factory=dict)  # how their instructions were executed here
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -125,6 +127,7 @@ class Report:
         self.element, self.norm = max(self.element, other.element), max(self.norm, other.norm)
         self.nondeterministic |= other.nondeterministic
         self.notes = list(dict.fromkeys([*self.notes, *other.notes]))
+        self.fidelity = fidelity.merged(filter(None, [self.fidelity, other.fidelity]))
         for phase, seconds in other.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds - before.seconds.get(phase, 0.0)
         if other.verdict != "ok":

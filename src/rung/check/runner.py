@@ -15,11 +15,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 import gpuless
+from gpuless import machine
 from gpuless.compile.source import without_comments
 from gpuless.counts import coverage
 from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
@@ -84,6 +85,8 @@ class LocalRunner:
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()  # computation outside its own kernels
         self._atomics_before = gpuless.current().atomics
+        if device == "emulator":
+            machine.forget_fidelity()
 
     def __enter__(self) -> LocalRunner:
         return self
@@ -105,6 +108,11 @@ class LocalRunner:
     def unwritten(self) -> str:
         """The last read of shared or local memory that nothing had written, as a sentence; empty if there was none."""
         return str(gpuless.current().unwritten or "") if self.device != "cuda" else ""
+
+    @property
+    def fidelity(self) -> dict[str, Any]:
+        """How the instructions of emulated kernels were executed so far."""
+        return machine.fidelity() if self.device == "emulator" else {}
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()

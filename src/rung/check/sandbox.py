@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import gpuless
-from gpuless.counts import coverage
+from gpuless.counts import coverage, fidelity
 from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
@@ -52,6 +52,7 @@ class Sandbox(LocalRunner):
         self.device: Device = device
         self.mirrored = device == "cuda" if mirrored is None else mirrored
         self.library_calls: set[str] = set()
+        self._fidelity: dict[str, Any] = {}
         self._slow = False
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
         if device == "emulator" and gpuless.available() is None:
@@ -68,6 +69,10 @@ class Sandbox(LocalRunner):
         for file in self._files_at.values():
             os.close(file)
         spare(self._child)
+
+    @property
+    def fidelity(self) -> dict[str, Any]:
+        return self._fidelity
 
     def storage(
         self, alignment: int, placement: Placement, *, small: bool = False, sizes: Sequence[int] = ()
@@ -140,6 +145,8 @@ class Sandbox(LocalRunner):
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))
         self.steps = max(self.steps, int(answer.get("steps", 0)))
+        if told := answer.get("fidelity"):
+            self._fidelity = fidelity.merged([told])
         self.unwritten = str(answer.get("unwritten", ""))[:500] or self.unwritten
         self.tuned = [Tuned(str(c)[:200], int(n), int(of)) for c, n, of in answer.get("tuned", [])[:4]]
         if answer.get("error"):

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gpuless
+from gpuless import machine
 from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
 from rung.check.report import Failure
 from rung.check.runner import Binding, LocalCall, Probe, prepare, probe
@@ -230,6 +231,9 @@ def main(settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     if settings["device"] != "cuda":  # torch.empty returns NaN, not what an earlier run has left there
         torch._C._set_deterministic_algorithms(True, warn_only=True)  # the public function imports torch's compiler
+    emulated = settings["device"] == "emulator"
+    if emulated:
+        machine.forget_fidelity()
     judged = _Judged(settings)
     for what in _requests(settings["ask"]):
         try:
@@ -243,6 +247,8 @@ def main(settings: dict[str, Any]) -> None:
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
         answer |= {"steps": gpuless.current().steps, "tuned": triton_driver.tuned()}
+        if emulated:
+            answer["fidelity"] = machine.fidelity()
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")
         except OSError:  # the rung has closed it: an end without an answer is a failure

@@ -154,7 +154,7 @@ def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
 
 
 def _celebrate(exercise: Exercise, facts: dict[str, Any], progress: Progress, out: TextIO) -> None:
-    from rung.learn import chapters, exercises, stars_of
+    from rung.learn import chapters, exercises, next_star
 
     print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved.", file=out)
     if exercise.skill:
@@ -165,8 +165,8 @@ def _celebrate(exercise: Exercise, facts: dict[str, Any], progress: Progress, ou
             said += f"; predicted on an {t['gpu']} at {t['at']}: {t['mine']:.3g} us "
             said += f"(reference: {t['reference']:.3g} us, your best: {t['best']:.3g} us)"
         print(f"{said}.", file=out)
-    if meant := stars_of(exercise)[facts["stars"] :]:
-        print(f"Next star: {meant[0]}.", file=out)
+    if meant := next_star(exercise, facts["stars"]):
+        print(f"Next star: {meant}.", file=out)
     if exercise.why:
         print(f"About the reference: {exercise.why}", file=out)
     print(f"`rung learn {exercise.number} --solution` shows the reference line by line.", file=out)

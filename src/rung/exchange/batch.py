@@ -26,7 +26,9 @@ from rung.lines import append
 
 Line = dict[str, Any]
 SECONDS = 900.0  # of a line, until it is given up
-_KEPT = ("rung", "dtype", "verdict", "cause", "reason", "case", "cases", "runs", "place", "related", "failure", "notes")
+_KEPT = (
+    "rung", "dtype", "verdict", "cause", "reason", "case", "cases", "runs", "place", "related", "failure", "notes",
+)  # fmt: skip
 
 
 def judge(given: Path, out: Path, workers: int, *, quick: bool = False) -> Iterator[Line]:
@@ -152,6 +154,9 @@ def _verdict(line: Mapping[str, Any], folder: Path) -> Line:
     reports = list(report_on_all(work, 1, rungs={rung.full_name: rung for rung in rungs}))
     worst = next((r for r in reports if r.verdict == "failed"), next((r for r in reports if r.verdict != "ok"), None))
     told = [{key: value for key in _KEPT if (value := getattr(report, key))} for report in reports]
+    for one, report in zip(told, reports, strict=True):  # names alone: their numbers are not the same in each run
+        if named := {how: sorted(names) for how, names in report.fidelity.items() if how != "exact"}:
+            one["fidelity"] = named
     answer = {"id": line["id"], "verdict": worst.verdict if worst else "ok", "reason": worst.reason if worst else ""}
     return json.loads(json.dumps(answer | {"reports": told}).replace(f"{folder}/", ""))  # type: ignore[no-any-return]
 

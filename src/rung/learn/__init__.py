@@ -6,6 +6,7 @@ grading.py judges a file on the machine, symptoms.py has the sentences, web.py t
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 import tomllib
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuless.base import files
+from rung import __version__
 from rung.errors import RungError
 from rung.operation import Values
 
@@ -47,6 +49,7 @@ class Exercise:
     skill: str = ""  # what a learner can do then: "You can now ..."
     goal: str = ""  # an expression over counters
     aim: str = ""  # the same in words
+    blocks: str = ""  # how many are enough, where that is asked
     timed: str = ""  # sizes at which the time is predicted
     within: float = 1.0  # the goal: of the time that is predicted for the solution
     dtype: str = "f32"
@@ -133,16 +136,26 @@ def stars_of(exercise: Exercise) -> tuple[str, str, str]:
     """What each star is for."""
     if exercise.kind == "predict":
         return "the prediction is right", "at most one prediction was wrong", "right at the first run"
-    first = "the result is right and the target is met" if exercise.goal else "the result is right"
+    first = "the result is right and the target is met" if exercise.goal or exercise.blocks else "the result is right"
     second = f"at most {exercise.par:,} sectors and passes, as the reference has"
     if exercise.kind == "bug":
         here = f"(`{exercise.comment} here` at their ends; on the page, click their numbers)"
-        return first, second, f"you mark the one or two lines to blame {here} and run, before any change"
+        return (
+            first,
+            second,
+            f"your first marks are right: you mark the one or two lines to blame {here} and run, before any change",
+        )
     if exercise.timed:
         return (first, f"predicted time within {SAME:g} of the reference's",
                 f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip
     third = f"at most {exercise.best:,} sectors and passes (the reference has {exercise.par:,})"
     return first, second, third if exercise.best else "no hint was used"
+
+
+def next_star(exercise: Exercise, stars: int) -> str:
+    """What the next star of a solved exercise is for, if it can still be won."""
+    lost = exercise.kind == "predict" or (stars == 2 and not exercise.timed and not exercise.best)
+    return "" if stars == 3 or lost else stars_of(exercise)[stars]
 
 
 @dataclass(frozen=True)
@@ -209,6 +222,11 @@ def find(which: str, solved: Mapping[str, int] | None = None, folder: Path = FOL
     if found := next((e for e in every if e.name == which), None):
         return found
     raise RungError(f"there is no exercise {which}; there are 1 to {len(every)}, and `next`.")
+
+
+def digest(exercise: Exercise, text: str) -> str:
+    """What a verdict on a text depends on."""
+    return hashlib.sha256("\0".join((text, __version__, repr(exercise))).encode()).hexdigest()[:16]
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import math
 import re
 import tempfile
@@ -17,20 +16,19 @@ import numpy as np
 
 import gpuless
 from gpuless import machine, timing
-from gpuless.base.expressions import evaluate
+from gpuless.base.expressions import evaluate, evaluate_int
 from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import figures, judge_goals, summed
 from gpuless.facts import gpus
 from gpuless.launch import Build
 from gpuless.session import ORDERS
-from rung import __version__
 from rung.check.compare import Measured
 from rung.check.diagnosis import index_names
 from rung.check.likeness import alternatives
 from rung.dtypes import SUMS, Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
-from rung.learn import BLANK, MARGIN, SAME, Exercise, Progress, by_name, operations, sizes_of, symptoms
+from rung.learn import BLANK, MARGIN, SAME, Exercise, Progress, by_name, digest, operations, sizes_of, symptoms
 from rung.learn.running import Ran, Rung, run
 from rung.learn.symptoms import Symptom
 from rung.operation import Case, Operation, Values
@@ -110,7 +108,7 @@ def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, 
     """The verdict as JSON has it, kept; that of an unchanged file is found there."""
     text = path.read_text(encoding="utf-8")
     kept = progress.graded.get(exercise.name, {})
-    known = kept.get("digest") == _digest(exercise, text)
+    known = kept.get("digest") == digest(exercise, text)
     facts: dict[str, Any] = kept["verdict"] if known else grade(exercise, path, progress).as_json()
     keep(exercise, text, facts, progress, again=known)
     return facts
@@ -119,20 +117,16 @@ def verdict_on(exercise: Exercise, path: Path, progress: Progress) -> dict[str, 
 def keep(exercise: Exercise, text: str, facts: dict[str, Any], progress: Progress, *, again: bool = False) -> None:
     """Writes a verdict into the learner's record."""
     name, kinds = exercise.name, {s["kind"] for s in facts["symptoms"]}
-    progress.graded[name] = {"digest": _digest(exercise, text), "verdict": facts}
+    progress.graded[name] = {"digest": digest(exercise, text), "verdict": facts}
     if facts["state"] == "solved":
         progress.solved[name] = max(facts["stars"], progress.solved.get(name, 0))
         if mine := facts["times"].get("mine"):
             progress.best[name] = min(mine, progress.best.get(name, math.inf))
     elif "found" in kinds and not progress.tries.get(name):
         progress.found[name] = True
-    if facts["state"] in ("wrong", "slow") and not again and not kinds & {"not here"}:
+    if facts["state"] in ("wrong", "slow") and not again and not kinds & {"one of two"}:
         progress.tries[name] = progress.tries.get(name, 0) + 1
     progress.write()
-
-
-def _digest(exercise: Exercise, text: str) -> str:
-    return hashlib.sha256("\0".join((text, __version__, repr(exercise))).encode()).hexdigest()[:16]
 
 
 def grade(exercise: Exercise, path: Path, progress: Progress | None = None, *, drawn: bool = False) -> Verdict:
@@ -167,6 +161,7 @@ class _Trial:
         self.of: Operation = operations.operation(exercise.operation)
         self.block: tuple[int, ...] = ()  # of threads; Triton's programs have none that a reader knows of
         self.done = 0
+        self.idle: Symptom | None = None
         self.trying: tuple[Case, Values, dict[str, int], int] | None = None
 
     def hunt(self) -> Verdict:
@@ -192,7 +187,8 @@ class _Trial:
         says = f"No: {_lines(wrong)} {'are' if len(wrong) > 1 else 'is'} not to blame." if wrong else (
             f"{_lines(marked)} is one of two lines: which is the other?"
         )  # fmt: skip
-        return Verdict("wrong", [Symptom("not here", "wrong", says, tuple(sorted(wrong or marked)))])
+        kind = "not here" if wrong else "one of two"
+        return Verdict("wrong", [Symptom(kind, "wrong", says, tuple(sorted(wrong or marked)))])
 
     def verdict(self) -> Verdict:
         values: Values = {}
@@ -270,7 +266,8 @@ class _Trial:
                 given.pop(operand.name, None)
         asked = gpuless.Settings(order=ORDERS[number % 3], seed=number, check_races=True, seconds=SECONDS)
         odd = number % 2 == 1 or case.name == SHIFTED
-        shifted = odd and isinstance(rung, CudaRung) and rung.header.align is None
+        may = odd and isinstance(rung, CudaRung) and rung.header.align is None
+        shifted = 1 + number // 2 % 2 if may else 0  # a multiple of 8 bytes is none of 16
         ran = self._run(rung, values, given, asked, tuning, shifted=shifted)
         used = {name: array for name, array in given.items() if name in rung.binds}
         with np.errstate(all="ignore"):
@@ -281,7 +278,21 @@ class _Trial:
         if ran.unwritten:
             return [self._fault(ran.unwritten, values)]
         self.done += 1
+        self.idle = self.idle or self._needless_blocks(rung, ran, values, tuning)
         return []
+
+    def _needless_blocks(self, rung: Rung, ran: Ran, values: Values, tuning: dict[str, int]) -> Symptom | None:
+        if not self.exercise.blocks:
+            return None
+        try:
+            enough = evaluate_int(self.exercise.blocks, rung.names(values, self.dtype, tuning), "blocks")
+        except RungError:  # the header has other names
+            return None
+        if ran.blocks <= enough:
+            return None
+        says = f"the result is right, but {ran.blocks:,} blocks are started, where {enough:,} would do."
+        facts = {"blocks": ran.blocks, "idle": ran.blocks - enough}
+        return self._placed(Symptom("idle", "slow", says, (), facts), values | tuning)
 
     def _compared(self, name: str, ran: Ran, truth: Any, used: Any, values: Values) -> Symptom | None:
         """What is wrong with an output."""
@@ -359,7 +370,7 @@ class _Trial:
         asked: gpuless.Settings,
         tuning: dict[str, int] | None = None,
         *,
-        shifted: bool = False,
+        shifted: int = 0,
     ) -> Ran:
         if isinstance(rung, CudaRung):
             self.block = next(iter(rung.launches(values, self.dtype, tuning)))[1].block
@@ -391,6 +402,8 @@ class _Trial:
         """Of a right kernel: what keeps it from being the solution."""
         if predictions := self.exercise.predict:
             return self._predicted(predictions, launched)
+        if self.idle:
+            return [self.idle]
         if repeated := symptoms.of_repeated_stores(launched, memory, self.text, REPEATED):
             return [repeated]
         executed = sum((summed(kernel.executed) for kernel in launched), start=type(summed({}))())
@@ -484,10 +497,7 @@ class _Trial:
                 every.append(Symptom("unanswered", "wrong", f"{name} is not a number.", (), {"name": name}))
                 continue
             if abs(said - truth) > 0.02 * abs(truth):
-                of = f" for {name}" if len(asked) > 1 else ""
-                says = f"Your answer {said:g}{of} is too {'low' if said < truth else 'high'}."
-                facts = {"name": name, "predicted": said, "counted": truth}
-                every.append(Symptom("prediction", "wrong", says, (), facts))
+                every.append(symptoms.of_prediction(name, said, truth, figure, len(asked) > 1))
                 if self.before.tries.get(self.exercise.name, 0):
                     every.append(symptoms.of_counts(launched[0], figure, self.text))
         return every

@@ -74,7 +74,8 @@ _OWN = {
             ("N", "BINS"),
             (Operand("codes", ("N",), dtype="i32", below="BINS"), Operand("out", ("BINS",), role="out", dtype="i32")),
             _histogram,
-            ({"N": 1, "BINS": 1}, {"N": 1031, "BINS": 17}, {"N": 4096, "BINS": 64}, {"N": 5000, "BINS": 256}),
+            ({"N": 1, "BINS": 1}, {"N": 1031, "BINS": 17}, {"N": 4096, "BINS": 64}, {"N": 5000, "BINS": 256},
+             {"N": 70001, "BINS": 5}, {"N": 3000, "BINS": 1000}),
         ),
         _own(
             "stencil",
@@ -109,7 +110,7 @@ _OWN = {
             ("B", "N"),
             (Operand("x", ("B", "N")), Operand("out", ("B",), role="out", dtype="i32")),
             lambda t, _: {"out": np.argmax(t["x"], -1).astype(float)},
-            ({"B": 1, "N": 1}, {"B": 9, "N": 100}, {"B": 5, "N": 31}, {"B": 4, "N": 257},
+            ({"B": 1, "N": 1}, {"B": 9, "N": 100}, {"B": 5, "N": 31}, {"B": 4, "N": 257}, {"B": 2, "N": 2051},
              Case("ties", {"B": 16, "N": 300}, change={"x": lambda x, _: x.round()}),
              Case("all below zero", {"B": 3, "N": 70}, change={"x": lambda x, _: x - 100})),
             "N",
@@ -120,7 +121,7 @@ _OWN = {
             ("B", "N"),
             (Operand("x", ("B", "N")), Operand("dy", ("B", "N")), Operand("out", ("B", "N"), role="out")),
             _softmax_backward,
-            ({"B": 1, "N": 1}, {"B": 3, "N": 33}, {"B": 2, "N": 128}, {"B": 5, "N": 97},
+            ({"B": 1, "N": 1}, {"B": 3, "N": 33}, {"B": 2, "N": 128}, {"B": 5, "N": 97}, {"B": 2, "N": 2051},
              Case("rows far apart", {"B": 3, "N": 70}, change={"x": _apart})),
             "N",
         ),
@@ -129,25 +130,39 @@ _OWN = {
 
 
 FURTHER = {  # for mistakes that the others do not find: powers that overflow or vanish, an eps or a scale in the text,
-    # a grid of as many blocks as there are channels
+    # a grid of as many blocks as there are channels, arrays for rows of some length,
+    # tiles that overlap
+    "gelu": (Case("more than 16 bits count", dict(B=2, T=7, C=5001)),),
     "softmax": (
         Case("scores beyond exp", dict(B=1, NH=1, T=3, S=70, causal=0, scale=1.0), magnitude=100.0),
         Case("single scores far below zero", dict(B=1, NH=1, T=9, S=1, causal=0, scale=1.0), magnitude=200.0),
         Case("masked scores far above others", dict(B=1, NH=1, T=9, S=9, causal=1, scale=1.0), magnitude=200.0),
         Case("rows far apart", dict(B=2, NH=1, T=3, S=40, causal=0, scale=1.0), change={"x": _apart}),
         Case("all far below zero", dict(B=1, NH=1, T=9, S=9, causal=1, scale=1.0), change={"x": lambda x, _: x - 1e5}),
+        Case("long rows", dict(B=1, NH=2, T=2, S=2051)),
     ),
-    "residual": (Case("many short rows", dict(B=2, T=300, C=3)),),
+    "residual": (Case("many short rows", dict(B=2, T=300, C=3)), Case("many short texts", dict(B=30, T=2, C=3))),
     "reduce": (Case("many rows for each block", dict(B=400, N=8)), Case("more rows for each block", dict(B=600, N=8))),
-    "layernorm": (Case("another eps", dict(B=1, T=6, C=129, eps=2e-2), magnitude=0.1),),
-    "rmsnorm": (Case("another eps", dict(B=2, T=3, C=129, eps=2e-2), magnitude=0.1),),
+    "layernorm": (
+        Case("another eps", dict(B=1, T=6, C=129, eps=2e-2), magnitude=0.1),
+        Case("long rows", dict(B=2, T=2, C=2051)),
+    ),
+    "rmsnorm": (
+        Case("another eps", dict(B=2, T=3, C=129, eps=2e-2), magnitude=0.1),
+        Case("long rows", dict(B=2, T=2, C=2051)),
+    ),
+    "matmul": (Case("three tiles each way", dict(B=3, T=23, C=35, OC=70)),),
+    "matmul_gelu": (Case("three tiles each way", dict(B=3, T=23, C=35, OC=70)),),
     "attention": (
         Case("scores beyond exp", dict(B=1, T=40, C=64, NH=1, scale=1.0), magnitude=5.0),
-        Case("two texts, every key", dict(B=2, T=37, C=64, NH=2, causal=0)),
+        Case("two texts, every key", dict(B=2, T=70, C=32, NH=1, causal=0)),
+        Case("many keys", dict(B=1, T=141, C=32, NH=1)),
+        Case("single scores far from zero", dict(B=9, T=1, C=64, NH=2, scale=1.0), magnitude=5.0),
     ),
     "cached_attention": (
         Case("two texts of unequal length", dict(B=2, T=3, S=37, C=64, NH=2)),
         Case("scores beyond exp", dict(B=8, T=3, S=20, C=64, NH=2, scale=1.0), magnitude=12.0),
+        Case("many keys", dict(B=1, T=1, S=1031, C=64, NH=2)),
         Case("single scores far from zero", dict(B=9, T=1, S=1, C=64, NH=2, scale=1.0), magnitude=5.0),
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import struct
@@ -16,13 +17,13 @@ import gpuless
 from gpuless import cubins, machine
 from gpuless.base.expressions import Names, evaluate_int
 from gpuless.compile import nvrtc
-from gpuless.compile.source import with_checked_masks
 from gpuless.counts.counters import Launched
 from gpuless.facts import gpus
 from gpuless.facts.limits import limits
 from gpuless.session import require_fit
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import EmulatorFault, RungError
+from rung.learn.checked import checked
 from rung.operation import Operand, Values
 from rung.rungs import python_module
 from rung.rungs.arguments import Arguments, Typed
@@ -68,6 +69,7 @@ class Ran:
     launched: list[Launched] = field(default_factory=list)
     unwritten: EmulatorFault | None = None  # a read of shared memory that nothing had written
     tensors: tuple[Tensor, ...] = ()
+    blocks: int = 0  # of all launches
 
 
 def kind_of(operand: str, dtype: Dtype) -> str:
@@ -82,10 +84,10 @@ def run(
     settings: gpuless.Settings,
     tuning: dict[str, int] | None = None,
     *,
-    shifted: bool = False,
+    shifted: int = 0,
 ) -> Ran:
-    """One call of the rung at this shape. With counts, requests of the first block are traced for drawings. `shifted`:
-    operands begin one element after a multiple of 256 bytes, as parts of a larger tensor do."""
+    """One call of the rung at this shape. With counts, requests of the first block are traced for drawings. Operands
+    begin `shifted` elements after a multiple of 256 bytes, as parts of a larger tensor do."""
     operation, named = rung.operation, rung.binds if isinstance(rung, PythonRung) else rung.operand_names
     names = rung.names(values, dtype, tuning)
     bound = (o for o in operation.operands if o.name in named and (o.written or o.name in given))
@@ -99,7 +101,7 @@ def run(
         if isinstance(rung, PythonRung):
             ran.tensors = (*tensors.values(),)
             call = Call(tensors, values, dtype, "emulator", tuning or {}, names, {}, ())  # type: ignore[arg-type]
-            _run_triton(rung, call, [t.region for t in ran.tensors if t.values.nbytes], settings)
+            _run_triton(rung, call, ran, settings)
             ran.unwritten = session.unwritten
         else:
             _run_cuda(rung, tensors, values, dtype, names, tuning, settings, ran)
@@ -120,8 +122,10 @@ def _run_cuda(
     ran: Ran,
 ) -> None:
     build = rung.build(values, dtype, tuning)
-    build = with_checked_masks(build) if settings.check_races else build
     cubin = nvrtc.compile_cubin(build.with_lines, machine.ARCH)
+    if settings.check_races and (tested := checked(build)) != build:
+        with contextlib.suppress(RungError):  # a test that cannot be put in
+            cubin, build = nvrtc.compile_cubin(tested.with_lines, machine.ARCH), tested
     buffers = {
         name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
         for name, b in rung.header.buffers.items()
@@ -136,6 +140,7 @@ def _run_cuda(
     for kernel, config, arguments in calls:
         program = machine.program(build, kernel)
         of = program.resources
+        ran.blocks += math.prod(config.grid)
         require_fit(program.kernel, machine.ARCH, config, of.static_shared, of.registers)
         if any(c.pdl for _, c, _ in calls):
             session.expect_dependent()
@@ -143,13 +148,16 @@ def _run_cuda(
         ran.unwritten = ran.unwritten or session.unwritten
 
 
-def _run_triton(rung: PythonRung, call: Call, regions: list[machine.Region], settings: gpuless.Settings) -> None:
+def _run_triton(rung: PythonRung, call: Call, ran: Ran, settings: gpuless.Settings) -> None:
     """Calls the file's function run, whose launches are executed as Triton has compiled them."""
     from unittest import mock  # takes as long to import as a kernel to run
 
     from rung.cuda import triton, triton_driver
 
+    regions = [t.region for t in ran.tensors if t.values.nbytes]
+
     def launch(kernel: triton_driver.Kernel) -> None:
+        ran.blocks += math.prod(kernel.config.grid)
         cubins.loaded(kernel.cubin, kernel.file).launch(
             kernel.name, kernel.config, kernel.parameters, tiles=True, regions=regions, settings=settings
         )
@@ -176,7 +184,7 @@ def _run_triton(rung: PythonRung, call: Call, regions: list[machine.Region], set
             python_module.load(rung.path, rung.facts).run(**rung.arguments(call))
 
 
-def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays, shifted: bool) -> Tensor:
+def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays, shifted: int) -> Tensor:
     kind = kind_of(operand.dtype, dtype)
     tensor = _array(operand.name, operand.size(values), kind, written=operand.written, shifted=shifted)
     if operand.name in given:
@@ -184,11 +192,11 @@ def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays, shift
     return tensor
 
 
-def _array(name: str, shape: Sequence[int], kind: str, *, written: bool, shifted: bool = False) -> Tensor:
-    """An array of unset numbers, at a multiple of 256 bytes or one element further, between margins."""
+def _array(name: str, shape: Sequence[int], kind: str, *, written: bool, shifted: int = 0) -> Tensor:
+    """An array of unset numbers, at a multiple of 256 bytes or some elements further, between margins."""
     size = math.prod(shape) * np.dtype(kind).itemsize
     memory = np.zeros(size + 2 * MARGIN, np.uint8)
-    first = MARGIN + -(memory.ctypes.data + MARGIN) % 256 + (np.dtype(kind).itemsize if shifted else 0)
+    first = MARGIN + -(memory.ctypes.data + MARGIN) % 256 + shifted * np.dtype(kind).itemsize
     values = memory[first : first + size].view(kind).reshape(shape)
     values.view(f"u{values.itemsize}")[...] = UNSET[values.itemsize]
     return Tensor(f"torch.{kind}", name, values, written)

@@ -150,6 +150,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
     elif fault.kind == "unwritten":
         says = f"{who} in {here} reads {operand} before anything has written to it"
     elif fault.place.get("line"):
+        what = what.removeprefix("an assertion fails: ") if "parity" in what else what
         of = f" of block {tuple(fault.place.get('block', ()))}" if block else ""
         says = f"{who}{of} in {here}: {': '.join(t for t in (what, operand) if t)}"
     else:
@@ -245,6 +246,35 @@ def of_idle_blocks(launched: Sequence[Launched]) -> Symptom | None:
             says += "something. Rounding up (`ceil_div`) starts exactly as many blocks as are needed."
             return Symptom("idle", "solved", says, (), {"blocks": blocks, "idle": idle})
     return None
+
+
+TERMS = {  # what a figure that is predicted counts
+    "sectors_per_request": "count the 32-byte sectors that hold the 32 lanes' addresses; a sector is loaded whole",
+    "ways_load": "count, for the bank that most lanes use, how many different words they want from it",
+    "global_loads": "multiply the warps by the loads that each of them makes; 32 threads of a warp load together",
+    "shared_loads": "multiply the warps by the iterations, and by the loads in each of them",
+    "resident": "divide what a multiprocessor has by what a block needs, of threads and of shared memory",
+    "global_read_bytes": "multiply the elements by the arrays that are read, and by the bytes of a number",
+    "fadd": "count the additions of floats, one element after the other; those of indices do not count",
+}
+MIXED_UP = {  # by which factor an answer is off, and what it has counted
+    32: "threads, where the question is about warps (32 threads)",
+    1 / 32: "warps, where the question is about threads (32 in a warp)",
+    4: "bytes, where the question is about floats (4 bytes)",
+    1 / 4: "floats, where the question is about bytes (4 in a float)",
+}
+
+
+def of_prediction(name: str, said: float, truth: float, figure: str, several: bool) -> Symptom:
+    """By how much an answer is off, roughly, and what is to be counted; not the count itself."""
+    off = said / truth if said > 0 else 0.0
+    far = "a little " if 1 / 1.4 < off < 1.4 else "" if 1 / 3 < off < 3 else "far "
+    says = f"Your answer {said:g}{f' for {name}' * several} is {far}too {'low' if said < truth else 'high'}"
+    mixed = next((what for factor, what in MIXED_UP.items() if abs(off / factor - 1) < 0.02), "")
+    if mixed and figure in ("global_loads", "shared_loads", "global_read_bytes"):
+        says += f": it may count {mixed}"
+    says += f". To find it, {TERMS[figure]}." if figure in TERMS else "."
+    return Symptom("prediction", "wrong", says, (), {"name": name, "predicted": said, "counted": truth, "factor": off})
 
 
 def of_counts(kernel: Launched, figure: str, source: str) -> Symptom:

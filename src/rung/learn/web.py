@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rung.errors import RungError
-from rung.learn import KINDS, Exercise, Progress, by_name, chapters, find, stars_of
+from rung.learn import KINDS, Exercise, Progress, by_name, chapters, digest, find, stars_of
 from rung.show import colours
 
 PAGE = Path(__file__).parent / "page"
@@ -36,7 +36,7 @@ TITLES = {  # of figures that a learner predicts; that of the first which the ai
 }
 _grading = threading.Lock()  # the machine counts one launch at a time
 _runs: list[str] = []  # that learners wait for: drawings let them go first
-_shown, _ready = threading.Event(), threading.Event()  # an exercise has been asked for; the machine is compiled
+_shown, _ready = threading.Event(), threading.Event()  # a page is there; the machine is compiled
 
 
 def serve(folder: Path, source: Path, port: int) -> None:
@@ -97,6 +97,7 @@ class Course:
 
     def __init__(self, folder: Path, source: Path) -> None:
         self.folder, self.source = folder, source
+        self.drawn: dict[str, tuple[str, dict[str, Any]]] = {}  # by exercise: the text that was run, and what was seen
 
     def overview(self) -> dict[str, Any]:
         progress = Progress.read(self.folder)
@@ -120,12 +121,15 @@ class Course:
         chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
         seen = progress.hints.get(exercise.name, 0)
         solved = exercise.name in progress.solved
-        _shown.set()
+        text, (ran, last) = path.read_text(encoding="utf-8"), self.drawn.get(exercise.name, ("", {}))
+        if ran != text:
+            kept = progress.graded.get(exercise.name, {})
+            last = kept["verdict"] if kept.get("digest") == digest(exercise, text) else {}
         return {
             "number": exercise.number, "title": exercise.title, "kind": exercise.kind, "does": KINDS[exercise.kind],
             "comment": exercise.comment, "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
             "aim": exercise.aim, "goal": exercise.goal, "shape": exercise.shape,
-            "text": path.read_text(encoding="utf-8"), "start": exercise.source,
+            "text": text, "start": exercise.source, "last": last,
             "theory": bool(chapter.text), "first": exercise == chapter.exercises[0], "par": exercise.par,
             "hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
             "question": TITLES.get(_asked_figure(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
@@ -135,6 +139,7 @@ class Course:
 
     def theory(self, number: str, draw: Callable[..., str]) -> dict[str, Any]:
         """The chapter's page with its drawings, for which kernels are run: asked for when the rest is shown."""
+        _shown.set()
         exercise = find(number, None, self.source)
         chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
         return {"about": as_html(chapter.text, chapter.folder, draw)}
@@ -167,6 +172,7 @@ class Course:
             found |= {"answer": counted[name]} if name in counted else {}
         if found["state"] == "solved":
             found |= {"why": as_html(exercise.why), "story": list(exercise.story)}
+        self.drawn[exercise.name] = text, found
         return found
 
     def hint(self, number: str, _: dict[str, Any]) -> dict[str, Any]:

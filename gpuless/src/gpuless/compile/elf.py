@@ -17,7 +17,9 @@ from gpuless.launch import Resources
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
 _PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x2F
 _LARGE_PARAMETER = 0x45  # of a kernel with more than 4 KB of them
+_MEETINGS = 0x28  # the places of shuffles, votes and what is left of each __syncwarp
 _CLUSTER = 0x3D  # the blocks of a cluster that __cluster_dims__ requires
+_INFO = ".nv.info."
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
 _OBJECT, _FUNCTION = 1, 2  # and of symbols
 _CODE_ALIGNED = 128
@@ -54,7 +56,7 @@ def sections(data: bytes) -> list[Section]:
 def most_threads(cubin: bytes, symbol: str) -> int | None:
     """The threads per block that the kernel's __launch_bounds__ allows; None if it has none."""
     for section in sections(cubin):
-        if section.name == f".nv.info.{symbol}":
+        if section.name == _INFO + symbol:
             for attribute, value in _attributes(section.data):
                 if attribute in (_MAX_THREADS, _REQUIRED_THREADS) and len(value) == 12:
                     x, y, z = struct.unpack("<III", value)
@@ -65,12 +67,24 @@ def most_threads(cubin: bytes, symbol: str) -> int | None:
 def cluster(cubin: bytes, symbol: str) -> tuple[int, int, int]:
     """The cluster that __cluster_dims__ requires; zeros if it has none."""
     for section in sections(cubin):
-        if section.name == f".nv.info.{symbol}":
+        if section.name == _INFO + symbol:
             for attribute, value in _attributes(section.data):
                 if attribute == _CLUSTER and len(value) == 12:
                     x, y, z = struct.unpack("<III", value)
                     return x, y, z
     return 0, 0, 0
+
+
+def meetings(cubin: bytes) -> dict[str, frozenset[int]]:
+    """Of each function that the file describes: where lanes of a warp come together."""
+    found = {}
+    for section in sections(cubin):
+        if section.name.startswith(_INFO):
+            places = (value for attribute, value in _attributes(section.data) if attribute == _MEETINGS)
+            found[section.name.removeprefix(_INFO)] = frozenset(
+                at for some in places for (at,) in struct.iter_unpack("<I", some)
+            )
+    return found
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -118,7 +132,7 @@ SHARED_BY_KERNELS = (".nv.constant3", ".nv.constant4", ".nv.global", ".nv.global
 def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
     parts = {part.name: part.data for part in sections(cubin)}
     start, found = 0, {}
-    for attribute, value in _attributes(parts.get(f".nv.info.{symbol}", b"")):
+    for attribute, value in _attributes(parts.get(_INFO + symbol, b"")):
         if attribute == _PARAMETERS:
             start = struct.unpack_from("<H", value, 4)[0]
         elif attribute == _PARAMETER:
@@ -170,7 +184,7 @@ def numbers_of(cubin: bytes, names: Collection[str]) -> list[int]:
 def kernels(cubin: bytes) -> list[str]:
     """The symbols of its kernels."""
     entries = {one.name for one in _symbols(cubin) if one.entry}
-    found = [part.name.removeprefix(".nv.info.") for part in sections(cubin) if part.name.startswith(".nv.info.")]
+    found = [part.name.removeprefix(_INFO) for part in sections(cubin) if part.name.startswith(_INFO)]
     return [name for name in found if name in entries]
 
 

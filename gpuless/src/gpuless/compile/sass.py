@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,7 +117,7 @@ def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
 
     def make(work: Path) -> tuple[Path, None]:
         listing = _listing(cubin.path, "-gi", "-ndf", *only)
-        (work / "code.json").write_text(json.dumps(_functions(listing, code.starts, code.taken)))
+        (work / "code.json").write_text(json.dumps(_functions(listing, code.starts, code.taken, elf.meetings(data))))
         return work / "code.json", None
 
     makers = Path(__file__).read_bytes() + Path(elf.__file__).read_bytes()
@@ -134,15 +134,16 @@ def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
 
 
 def _functions(
-    listing: str, starts: Mapping[str, int], taken: Iterable[str]
+    listing: str, starts: Mapping[str, int], taken: Iterable[str], meetings: Mapping[str, Container[int]]
 ) -> tuple[list[Stack], dict[str, list[tuple[int, str, int]]]]:
     """The different stacks of lines, and each kernel's instructions: address, text, number of the stack. Behind them
-    stand the functions in sections of their own that it names, and those `taken`, whose addresses lie in memory."""
+    stand the functions in sections of their own that it names, and those `taken`, whose addresses lie in memory. Of a
+    __syncwarp ptxas leaves a NOP, here NOP.SYNC; others order nothing (one behind an HMMA is there for its latency)."""
     functions: dict[str, list[tuple[int, str, int]]] = {}
     stacks: dict[Stack, int] = {}
     labels: dict[tuple[int, str], int] = {}  # of a section: another one may have the same names
     section: list[tuple[int, str, int]] = []
-    start, lines = 0, ()  # type: int, Stack
+    name, start, lines = "", 0, ()  # type: str, int, Stack
     waiting: list[str] = []  # labels of the next instruction
     fresh = True  # the next line comment begins a new stack
     for raw in listing.splitlines():
@@ -153,13 +154,15 @@ def _functions(
                 labels |= dict.fromkeys(((len(functions), name) for name in waiting), address)
                 waiting.clear()
                 fresh = True
-                words = _COMMENT.sub("", found["text"]) if "(*" in found["text"] else found["text"]
-                section.append((address, " ".join(words.split()), stacks.setdefault(lines, len(stacks))))
+                words = " ".join((_COMMENT.sub("", found["text"]) if "(*" in found["text"] else found["text"]).split())
+                if words.endswith("NOP") and (name not in meetings or address - start in meetings[name]):
+                    words += ".SYNC"
+                section.append((address, words, stacks.setdefault(lines, len(stacks))))
         elif place := _PLACE.match(text):
             lines, fresh = (*(() if fresh else lines), (place.group(1), int(place.group(2)))), False
         elif begins := _SECTION.match(text):
-            section, lines = functions.setdefault(begins.group(1), []), ()
-            start = starts.get(begins.group(1), 0)
+            name = begins.group(1)
+            section, lines, start = functions.setdefault(name, []), (), starts.get(name, 0)
         elif named := _NAME.match(text):
             waiting.append(named.group(1))
             lines = () if named.group(1).startswith("$") else lines  # a function, which may have none

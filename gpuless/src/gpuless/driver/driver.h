@@ -32,6 +32,7 @@ struct Settings
     double seconds;       // of CPU time, until a launch is ended
     bool quiet, stop;     // `stop` ends the program at its first fault
     bool numbers;         // where a NaN, an infinity or an overflow is made is told
+    bool precision;       // float64 is computed beside floating-point numbers
 };
 const Settings& settings();
 unsigned period();    // a fault is told once in each; a suite of tests has one for each test
@@ -66,6 +67,7 @@ struct Ran
     bool checked;
 };
 void note_launch(const Ran& ran);
+void note_error(const Place& store, const rung_machine_error& error);  // of a launch's stored number
 double seconds_now();  // of a clock that only moves on
 void begin_progress(const char* kernel);
 void tell_progress(uint64_t ended, uint64_t all);

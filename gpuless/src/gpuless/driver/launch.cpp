@@ -274,7 +274,12 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     char* const bank = aligned(first);
     rung_machine_launch launch = described(code, how, race_seconds);
     launch.bank[0] = bank, launch.bank_bytes[0] = unsigned(first.size()), launch.race = tell_race;
-    if (settings().numbers) launch.made = tell_made;
+    if (settings().precision)
+        launch.precise = [](const rung_machine_error* error) {
+            note_error(place_in(*running.code, error->at, running.how->block), *error);
+        };
+    else if (settings().numbers)
+        launch.made = tell_made;
     static unsigned long last_moment;
     launch.dependent = how.dependent && moment() == last_moment + 1,
     launch.followed = settings().races &&

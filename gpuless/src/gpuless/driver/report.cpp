@@ -10,6 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <tuple>
+
 namespace gpuless {
 namespace {
 
@@ -26,6 +29,12 @@ size_t faults;
 auto &names = *new std::vector<std::string>, &notes = *new std::vector<std::string>,
      &of_failure = *new std::vector<std::string>;
 auto& tallies = *new std::map<std::string, Tally>;
+struct Lost
+{
+    Place store;
+    rung_machine_error error;
+};
+auto& lost = *new std::map<std::tuple<std::string, std::string, int>, Lost>;  // by kernel and line
 auto& noted = *new std::set<std::string>;
 auto& told_at = *new std::set<const void*>;  // calls
 
@@ -97,7 +106,33 @@ void record_end(int status)
     }
     line += "], \"notes\": [";
     for (const std::string& note : notes) line += (&note == &notes[0] ? "" : ", ") + quoted(note);
-    record(line + "]}");
+    static char fidelity[1 << 16];
+    rung_machine_fidelity(fidelity, sizeof fidelity);
+    record(line + "], \"fidelity\": " + fidelity + "}");
+}
+
+// For each line that stores numbers the one that has lost most, the worst line first.
+void tell_precision()
+{
+    std::vector<Lost> sorted;
+    for (const auto& [_, one] : lost) sorted.push_back(one);
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const Lost& a, const Lost& b) { return a.error.relative > b.error.relative; });
+    for (const Lost& one : sorted) {
+        const rung_machine_error& e = one.error;
+        char figures[200];
+        snprintf(figures, sizeof figures,
+                 ", \"error\": %.9g, \"stored\": %.9g, \"exact\": %.17g, \"arose\": ", e.relative, e.value, e.exact);
+        record("{\"record\": \"precision\", \"pid\": " + std::to_string(getpid()) +
+               ", \"place\": " + json_of(one.store) + figures + quoted(e.arose) + "}");
+        if (settings().quiet) continue;
+        fprintf(stderr,
+                "gpuless: precision: kernel '%s', thread (%u, %u, %u) of block (%u, %u, %u), %s:%d: stores %.9g for "
+                "%.9g, a relative error of %.2g, which arises at %s\n",
+                one.store.kernel.c_str(), one.store.thread[0], one.store.thread[1], one.store.thread[2],
+                one.store.block[0], one.store.block[1], one.store.block[2], one.store.file.c_str(), one.store.line,
+                e.value, e.exact, e.relative, *e.arose ? e.arose : "the start");
+    }
 }
 
 void summarize()
@@ -125,6 +160,7 @@ void at_end(int status, void*)
         for (const std::string& text : of_failure) note_once(text);
     fflush(nullptr);
     if (counting()) write_counts();
+    tell_precision();
     if (!settings().quiet && (faults || !names.empty() || asked_to_end)) summarize();
     const int code = worst && number_from("GPULESS_EXIT", 1) ? worst : status;
     record_end(code);
@@ -151,10 +187,11 @@ void clear_line()
 
 static Settings read_settings()
 {
-    return {number_from("GPULESS_ORDER", 0),     unsigned(number_from("GPULESS_SEED", 0)),
-            number_from("GPULESS_RACES", 1),     seconds_from("GPULESS_RACE_SECONDS", 3),
-            seconds_from("GPULESS_SECONDS", 60), number_from("GPULESS_QUIET", 0) != 0,
-            number_from("GPULESS_STOP", 0) != 0, number_from("GPULESS_NAN", 0) != 0};
+    return {number_from("GPULESS_ORDER", 0),         unsigned(number_from("GPULESS_SEED", 0)),
+            number_from("GPULESS_RACES", 1),         seconds_from("GPULESS_RACE_SECONDS", 3),
+            seconds_from("GPULESS_SECONDS", 60),     number_from("GPULESS_QUIET", 0) != 0,
+            number_from("GPULESS_STOP", 0) != 0,     number_from("GPULESS_NAN", 0) != 0,
+            number_from("GPULESS_PRECISION", 0) != 0};
 }
 static Settings& chosen()
 {
@@ -192,6 +229,12 @@ void note_launch(const Ran& ran)
     if (!tallies.count(ran.name)) names.push_back(ran.name);
     Tally& t = tallies[ran.name];
     t.launches++, t.checked += ran.checked, t.blocks += ran.blocks, t.threads += ran.threads, t.seconds += ran.seconds;
+}
+
+void note_error(const Place& store, const rung_machine_error& error)
+{
+    const auto [at, added] = lost.emplace(std::tuple(store.kernel, store.file, store.line), Lost{store, error});
+    if (!added && error.relative > at->second.error.relative) at->second = {store, error};
 }
 
 double seconds_now()
@@ -271,7 +314,8 @@ void begin_child()
 {
     owner = getpid();
     worst = 0, faults = 0;
-    names.clear(), notes.clear(), of_failure.clear(), tallies.clear(), noted.clear(), told_at.clear();
+    names.clear(), notes.clear(), of_failure.clear(), tallies.clear(), lost.clear(), noted.clear(), told_at.clear();
+    rung_machine_fidelity(nullptr, 0);
 }
 
 }  // namespace gpuless

@@ -194,7 +194,7 @@ ACCESS(BAR, bar, nullptr, false, "SYNC RED ARV DEFER_BLOCKING POPC OR AND", "BAR
 OP(B2R, b2r, nullptr, true, "RESULT", "", ADU, 2, WORD)
 OP(BPT, trap, nullptr, false, "TRAP", "", CBU, 1, WORD)
 OP(NANOSLEEP, sleep, nullptr, false, "", "", CBU, 1, WORD)
-OP(NOP, no_operation, nullptr, false, "", "", NONE, 1, WORD)
+OP(NOP, no_operation, nullptr, false, "SYNC", "", NONE, 1, WORD)
 ACCESS(MEMBAR, memory_barrier, nullptr, false, "ALL SC GPU SYS CTA VC", "", LSU, 4, WORD, FENCE, NONE, NONE)
 OP(CCTL, invalidate, nullptr, false, "E IVALL PF1 PF2", "", LSU, 4, WORD)
 OP(CCTLL, nothing, nullptr, false, "E IVALL PF1 PF2", "", LSU, 4, WORD)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import math
 import platform
 import re
@@ -117,6 +118,7 @@ def library() -> ctypes.CDLL:
         ("tally", None, pointer, pointer),
         ("memory", words, pointer, pointer, pointer, words),
         ("cold", None),
+        ("fidelity", None, ctypes.c_char_p, words),
         ("predict", ctypes.c_int, pointer, pointer, pointer, words, ctypes.c_double, ctypes.c_double, *[pointer] * 3),
         ("events", words, pointer, words),
         ("trace", words, pointer, words),
@@ -161,6 +163,20 @@ def unavailable() -> str:
     except UserError as problem:
         return str(problem)
     return "" if sass.disassembler() else sass.ABSENT
+
+
+def fidelity() -> dict[str, Any]:
+    """How this process' launches were executed so far: instructions of warps whose results are a GPU's in every bit;
+    by a table that a GPU has filled, and approximately, by name; names that were refused (docs/json.md)."""
+    said = ctypes.create_string_buffer(1 << 16)
+    library().rung_machine_fidelity(said, len(said))
+    found: dict[str, Any] = json.loads(said.value)
+    return found
+
+
+def forget_fidelity() -> None:
+    """What follows is counted from here."""
+    library().rung_machine_fidelity(None, 0)
 
 
 def clear_caches() -> None:

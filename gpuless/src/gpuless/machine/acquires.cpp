@@ -19,7 +19,7 @@ void mark_nop(Op& nop, Op& last)
     if (last.name == "SYNCS" && last.has("EXCH")) nop.flags |= INITIALISES;
     const bool strong = last.way == Way::ATOMIC || last.flags & STRONG;
     if (last.direction == Direction::WRITE || !(is_shared_load(last) || strong)) return;
-    nop.flags |= ACQUIRES;  // where all lanes execute it, it may be the NOP of a __syncwarp as well
+    nop.flags |= ACQUIRES;
     if (is_shared_load(last)) make_strong(last);
 }
 
@@ -131,7 +131,9 @@ void mark_orders_within_blocks(Program& program)
             if (fenced && op.space == Space::SHARED && op.way == Way::PLAIN && op.direction == Direction::WRITE)
                 make_strong(op);
             fenced = false, last = &op;
-        } else if (op.name == "NOP" && last)
+        } else if (op.name == "NOP" && op.has("SYNC"))
+            last = nullptr, fenced = false;
+        else if (op.name == "NOP" && last)
             mark_nop(op, *last), last = nullptr;
         else if (op.name == "CCTL" && op.has("IVALL") && last && is_shared_load(*last))
             make_strong(*last);

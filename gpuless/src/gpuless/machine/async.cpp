@@ -219,10 +219,12 @@ void arrive(Warp& warp, const Op& op, uint32_t lanes)
 void check(Warp& warp, const Op& op, uint32_t lanes)
 {
     uint32_t complete = 0, learned = 0;
+    each(lanes, [&](unsigned l) {  // before any of them learns what the phase tells
+        look_at_barrier(warp, op, *warp.block, uint32_t(address(warp, op.s[0], l)), l, false);
+    });
     each(lanes, [&](unsigned l) {
         const uint32_t at = uint32_t(address(warp, op.s[0], l)), parity = value(warp, op.s[1], l) >> 31;
         const BytesBarrier& b = barrier_at(warp, *warp.block, at);
-        look_at_barrier(warp, op, *warp.block, at, l, false);
         const bool done = (b.phase & 1) != parity;
         complete |= uint32_t(done) << l;
         if (done && launch.races && !(learned >> l & 1)) {

@@ -455,13 +455,13 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
 uint32_t lanes_of(const Warp& w, const Op& op, uint32_t lanes)
 { return op.flags & FOR_ALL_LANES ? w.split().lanes : lanes; }
 
-// ptxas leaves a NOP where the lanes of a __syncwarp have come together, and behind what acquires within the block
-// (orders.cpp).
+// ptxas leaves a NOP where the lanes of a __syncwarp have come together (with SYNC: sass.py), behind what acquires
+// within the block (acquires.cpp), and for latencies; the latter orders nothing.
 void no_operation(Warp& w, const Op& op, uint32_t lanes)
 {
     if (op.flags & INITIALISES) fence(w, OF_CLUSTER, lanes);
     if (op.flags & ACQUIRES) acquire_pending(w, OF_BLOCK, lanes_of(w, op, lanes));
-    if (op.guard == TRUE) meet(w, w.split().lanes);
+    if (op.has("SYNC")) meet(w, lanes);
 }
 
 Scope scope_of(const Op& op) { return op.has("CTA") ? OF_BLOCK : OF_GPU; }

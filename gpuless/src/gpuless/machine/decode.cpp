@@ -309,8 +309,9 @@ Program* decoded(const char* text)
         program->ops.emplace_back();
         program->ops.back().number = uint32_t(program->ops.size() - 1);
         program->ops.back().control = control;
-        if (!decode(instruction, program->ops.back()) && program->problem.empty())
-            program->problem = std::to_string(program->ops.size() - 1) + " " + instruction;
+        if (decode(instruction, program->ops.back())) continue;
+        note_refused(instruction);
+        if (program->problem.empty()) program->problem = std::to_string(program->ops.size() - 1) + " " + instruction;
     }
     for (Op& op : program->ops) {
         const bool fence = op.way == Way::FENCE;

@@ -131,6 +131,7 @@ EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, rung_
         *fault = found, failed = 1;
     }
     end_numbers();
+    note_executed(*launch.program);
     sigaction(SIGSEGV, &before[0], nullptr), sigaction(SIGBUS, &before[1], nullptr);
     return failed;
 }

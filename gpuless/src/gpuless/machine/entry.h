@@ -15,6 +15,7 @@ typedef const struct rung_machine_region* rung_regions;
 typedef const uint32_t* rung_units;
 typedef void (*rung_progress)(uint64_t ended, uint64_t all);
 typedef void (*rung_race)(const struct rung_machine_fault*);
+typedef void (*rung_error)(const struct rung_machine_error*);
 
 struct rung_machine_launch
 {
@@ -29,6 +30,13 @@ struct rung_machine_region
 {
     uint64_t from, to;
     uint32_t flags;  // 1: nothing may write it; 2: and no launch ahead writes it
+};
+
+struct rung_machine_error  // of a stored number
+{
+    rung_where at;
+    double value, exact, relative;
+    const char* arose;  // FILE:LINE; empty if that is not known
 };
 
 // `text` has a line for each instruction: its address in hexadecimal digits, a space, the instruction with the
@@ -76,6 +84,10 @@ int rung_machine_predict(void* program, const struct rung_machine_launch* launch
                          double (*stalls)[12], struct rung_machine_fault* fault);
 // L2 holds nothing: for the prediction of the launches that follow.
 void rung_machine_cold();
+// How faithfully this process' launches were executed so far, as JSON: instructions of warps that are exact; by table,
+// and approximate, those of each name; names that are refused. Null: forgotten, in a
+// child of fork.
+void rung_machine_fidelity(char* out, uint32_t room);
 // The first block's events: kind, warp, bytes or products, number of the copy.
 uint32_t rung_machine_events(uint32_t (*rows)[4], uint32_t room);
 // Requests of the trace: instruction, block, warp, lanes, bytes of each, place (1 shared, 2 store, 4 times the

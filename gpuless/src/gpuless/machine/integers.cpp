@@ -767,6 +767,7 @@ void cs2r(Warp& w, const Op& op, uint32_t lanes)
 bool prepare_special(Op& op)
 {
     op.flags = special_named(op.s[0].parts);
+    if (op.flags == CLOCK || op.flags == CLOCK_HIGH) op.fidelity = Fidelity::APPROXIMATE;
     return op.flags != UNKNOWN;
 }
 

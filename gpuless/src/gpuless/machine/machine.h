@@ -82,7 +82,7 @@ constexpr uint32_t READ_ONLY_CACHE = 1 << 20,
                    VERIFIED = 1 << 21;                  // of the flags of a load; the latter: by a compare-and-swap
 constexpr uint32_t STRONG = 4, WITHIN_BLOCK = 1 << 18;  // of the flags of an access
 constexpr uint32_t FOR_ALL_LANES = 1 << 22;        // of an atomic and fences about it, which one lane executes for all
-constexpr uint32_t ACQUIRES = 1, INITIALISES = 2;  // of the flags of a NOP (orders.cpp)
+constexpr uint32_t ACQUIRES = 1, INITIALISES = 2;  // of the flags of a NOP (acquires.cpp)
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
 
@@ -99,6 +99,10 @@ enum class Way : uint8_t { NONE, PLAIN, GENERIC, ATOMIC, OPERAND, MATRIX, CP_ASY
 enum class Space : uint8_t { NONE, GLOBAL, SHARED, LOCAL, CONSTANT, ANY };
 enum class Direction : uint8_t { NONE, READ, WRITE, UPDATE, COPY };
 
+// What is known of an instruction's results: that they are a GPU's in every bit, that they stand in a table that a GPU
+// has filled, or that they are near (or depend on time, as clocks do).
+enum class Fidelity : uint8_t { EXACT, TABLE, APPROXIMATE };
+
 // Operands by their part: `out` and `p` are written, `s` are read, `in` are predicates that are read behind them.
 struct Op
 {
@@ -113,6 +117,7 @@ struct Op
     uint16_t guard = TRUE;
     bool guard_inverted = false;
     bool uniform = false;  // of the uniform datapath: works once for the warp
+    Fidelity fidelity = Fidelity::EXACT;
     Way way = Way::NONE;
     Space space = Space::NONE;
     Direction direction = Direction::NONE;
@@ -286,6 +291,8 @@ struct Fault : rung_machine_fault
 [[noreturn]] void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...);
 rung_where where(const Warp& warp, const Op& op, unsigned lane);  // of a lane, or of none (WARP)
 void block_index(uint32_t unit, unsigned rank, uint32_t* index);
+void note_executed(const Program& program);  // fidelity.cpp
+void note_refused(const std::string& text);
 void mark_verified_reads(Program& program);
 void mark_orders_within_blocks(Program& program);
 // A load of several words of shared memory of which the first lie in it: whether nobody uses the others (ptxas merges

@@ -229,6 +229,7 @@ bool prepare_sample(Op& op)
         for (const auto& kind : KINDS)
             if (o.kind == Kind::Other && o.parts == kind.name) op.flags = kind.flags;
     if (!op.flags || op.every.size() < 6) return false;
+    if (op.name == "TEX" || op.name == "TXD") op.fidelity = Fidelity::APPROXIMATE;  // filters
     if (op.name == "TLD") op.flags |= INTEGERS;
     if (op.name == "TLD4") op.flags |= GATHERS;
     for (uint32_t i = 0; i < 4; i++)

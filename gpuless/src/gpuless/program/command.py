@@ -46,6 +46,7 @@ def parser(verb: str, tool: str = "gpuless") -> argparse.ArgumentParser:
     made.add_argument("--order", default="forward", help="forward, reverse, shuffled, or all (eight of them)")
     made.add_argument("--seed", type=int, default=0, help="of shuffled orders")
     made.add_argument("--nan", action="store_true", help="tell where a NaN, an infinity or an overflow is made")
+    made.add_argument("--precision", action="store_true", help="tell how far stored numbers are from float64's")
     made.add_argument("--stop-at-first", action="store_true", help="end the program at its first fault")
     made.add_argument("--quiet", "-q", action="store_true", help="no summary, no progress")
     made.add_argument("--json", action="store_true", help="one JSON document in place of the output")
@@ -93,6 +94,8 @@ def _how(options: argparse.Namespace) -> Any:
         raise UserError(f"--order {options.order} is not known: take {', '.join(execution.ORDERS)} or all.")
     if options.device not in ("emulator", "cuda"):
         raise UserError(f"--device {options.device} is not known: take emulator or cuda.")
+    if options.nan and options.precision:
+        raise UserError("--nan and --precision watch the same instructions: take one of them.")
     if options.device == "cuda" and (options.order == "all" or options.races):
         raise UserError("--order all and --races need the emulator, which looks for races.")
     if options.device == "cuda" and not _has_gpu():
@@ -104,6 +107,7 @@ def _how(options: argparse.Namespace) -> Any:
         gpu=gpus.find(options.gpu).key,
         arch=options.arch or "",
         numbers=options.nan,
+        precision=options.precision,
         quiet=options.quiet,
         stop=options.stop_at_first,
         device=options.device,
@@ -168,7 +172,9 @@ def _run(
         again = [tool, "run", *nvcc, "--order", used.order, "--seed", str(used.seed), *races, *files]
         repeat = shlex.join([*again, *(["--", *rest] if files and rest else rest)])
         ran: dict[str, Any] = {"command": [*files, *rest], "output": ended.output}
-        ran |= {"how": {"order": used.order, "seed": used.seed, "races": used.races}}
+        ran |= {"how": {"order": used.order, "seed": used.seed, "races": used.races}, "fidelity": ended.fidelity}
+        if options.precision:
+            ran["precision"] = ended.precision
         told = [{**one, "repeat": repeat} for one in findings]
         verdict = "failed" if code else "ok"
         print(json.dumps(_document(tool, code, verdict, told, ended.kernels, ended.notes, **ran), indent=1))

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from gpuless import driver
 from gpuless.base.errors import UserError
+from gpuless.counts import fidelity
 from gpuless.facts import gpus
 from gpuless.program import building, toolkit
 
@@ -37,6 +38,7 @@ class Execution:
     stop: bool = False  # at the first fault
     device: Literal["emulator", "cuda"] = "emulator"
     counts: Path | None = None  # what is counted is written there; in a folder each process has a file
+    precision: bool = False  # float64 is computed beside floating-point numbers
     numbers: bool = False  # where a NaN, an infinity or an overflow is made is a fault
     own_code: bool = False  # faults leave a program's exit code alone
     cold: bool = False  # each launch from empty caches
@@ -61,6 +63,7 @@ class Execution:
             "GPULESS_QUIET": str(int(self.quiet)),
             "GPULESS_STOP": str(int(self.stop)),
             "GPULESS_NAN": str(int(self.numbers)),
+            "GPULESS_PRECISION": str(int(self.precision)),
             "GPULESS_EXIT": str(int(not self.own_code)),
             "GPULESS_CONSTANTS": " ".join(map(repr, self.constants)),
             "GPULESS_COLD": "1" if self.cold else "",
@@ -98,6 +101,18 @@ class Ended:
     @property
     def notes(self) -> list[str]:
         return [note for one in self.records if one["record"] == "end" for note in one["notes"]]
+
+    @property
+    def fidelity(self) -> dict[str, Any]:
+        """How the kernels' instructions were executed (docs/json.md)."""
+        return fidelity.merged(one["fidelity"] for one in self.records if one["record"] == "end")
+
+    @property
+    def precision(self) -> list[dict[str, Any]]:
+        """Of each line that stores floating-point numbers the largest error, the worst line first."""
+        told = [one for one in self.records if one["record"] == "precision"]
+        kept = ("place", "error", "stored", "exact", "arose")
+        return [{key: one[key] for key in kept} for one in sorted(told, key=lambda one: -one["error"])]
 
     def findings(self) -> list[dict[str, Any]]:
         """The faults, as documents tell them."""

@@ -89,9 +89,13 @@ def _run(document: str | None, budget: float, *, again: bool, dry_run: bool) -> 
     if not (dry_run or torch.cuda.is_available()):
         raise RungError("--run measures on a GPU, and there is none here; without it stored rows are shown.")
     gpu = str(machine.facts().get("gpu", ""))
-    steps = measure.plan(document, [] if again else measure.rows(gpu))
+    asked = measure.wanted(document, [] if again else measure.rows(gpu))
+    steps = [step for step in asked if not step.lacks]
+    for left_out in (step for step in asked if step.lacks):
+        console.note(f"rung: {left_out.name} is left out: {left_out.lacks}")
     told = f"{len(steps)} steps, about {measure.minutes(steps):.0f} minutes on an H200"
-    console.note(f"rung: {told}; the budget is {budget / 60:.0f} minutes." if steps else "rung: every place has a row.")
+    limit = f"the budget is {budget / 60:.0f} minutes"
+    console.note(f"rung: {told}; {limit}." if asked else "rung: every place has a row.")
     if dry_run:
         console.table(("step", "seconds"), [(s.name, f"{s.seconds:.0f}") for s in steps], right=("seconds",))
         return None
@@ -115,8 +119,7 @@ def _document(name: str, on: Shown) -> None:
     print()
     console.table(("they found", "theirs", f"ours, {on.gpu or 'no GPU'}", ""), lines, right=("theirs", "ours"))
     for form in forms.forms(name, on.columns):
-        differs = " ".join(dict.fromkeys(e.differs for e in form.experiments))
-        print(f"\n{form.experiment.section}: {form.title}\n{differs}\n")
+        print(f"\n{form.experiment.section}: {form.title}\n{form.differs}\n")
         console.table(form.heads, form.lines, right=form.heads[1:])
         if form.rest:
             print()

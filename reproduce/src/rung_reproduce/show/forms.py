@@ -28,6 +28,12 @@ class Form:
     def experiment(self) -> Experiment:
         return self.experiments[0]
 
+    @property
+    def differs(self) -> str:
+        """What is not as in the document; of a table of several experiments for each of its columns."""
+        told = (f"{e.column}: {e.differs}" if e.column else e.differs for e in self.experiments)
+        return " ".join(dict.fromkeys(told))
+
 
 REST = ("", "theirs", "ours", "unit")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rung.operation import folders
 from rung.profile.roofline import place
@@ -58,7 +59,7 @@ def first(name: str, on: Shown) -> str:
     told = findings.texts("takeaway")[name], "**Counts:** " + findings.texts("exact")[name]
     count = Counter(f.judged(on.rows) for f in findings.of_document(name))
     said = ", ".join(f"{count[v]} {word}" for v, word in findings.VERDICTS.items() if count[v])
-    link = f"All {count.total()} findings ({said}), each with its reason, and every table:"
+    link = f"All {count.total()} findings ({said}), with reasons, and every table:"
     return f"\n{plain(told[0])}\n{made}{told[1]}\n\n{link} [{name}-all.md]({name}-all.md).\n\n"
 
 
@@ -82,15 +83,22 @@ def every(name: str, on: Shown) -> str:
         what, _, part = study.partition("/")
         rows = [r for r in on.rows if r.kind == "study" and (r.what, r.part) == (what, part)]
         if rows:
-            told = rows[-1].detail
-            body = [tuple(plain(str(cell)) for cell in line) for line in told["rows"]]
-            title = f"{charts.escape(sources.title(study, told['title']))} (`rung study {what}`)".replace("`", "")
-            parts.append(f"\n<details><summary>{title}</summary>\n\n{plain(told['finding'])}\n")
-            parts.append(f"{table([plain(c) or ' ' for c in told['columns']], body)}</details>\n")
+            parts.append(_study(study, rows[-1].detail))
     again = dict.fromkeys(c for e in _own(name) for f in e.figures for c in f.command.split("; ") if not f.reason)
     listed, head = "\n".join(again), "<details><summary>The commands that measure ours</summary>"
     parts.append(f"\n{head}\n\n```sh\n{listed}\n```\n\n</details>\n")
     return "".join(parts) + "\n"
+
+
+def _study(study: str, told: Mapping[str, Any]) -> str:
+    """A whole table of a study of ours, folded."""
+    without, reason = sources.left_out(study)
+    shown = [i for i, column in enumerate(told["columns"]) if column not in without]
+    body = [tuple(plain(str(line[i])) for i in shown) for line in told["rows"]]
+    title = charts.escape(sources.title(study, told["title"])) + f" (rung study {study.partition('/')[0]})"
+    heads = [plain(told["columns"][i]) or " " for i in shown]
+    said = " ".join(filter(None, (plain(told["finding"]), reason)))
+    return f"\n<details><summary>{title}</summary>\n\n{said}\n{table(heads, body)}</details>\n"
 
 
 def _own(name: str) -> list[sources.Experiment]:
@@ -102,13 +110,13 @@ def _form(form: forms.Form) -> str:
     anchors = "".join(f'<a id="{e.anchor}"></a>\n' for e in form.experiments)
     rungs = dict.fromkeys(rung for e in form.experiments for rung in e.rungs)
     by = f" By {', '.join(link(rung, '../../') for rung in rungs)}." if rungs else ""
-    differs = " ".join(dict.fromkeys(plain(e.differs) for e in form.experiments))
     figures = [f for e in form.experiments for f in e.figures]
     reasons = dict.fromkeys(f.reason for f in figures if f.reason and f.reason != "as above")
     made = table(form.heads, [tuple(map(plain, line)) for line in form.lines])
     rest = table(forms.REST, [tuple(map(plain, line)) for line in form.rest])
     without = "\nWithout ours: " + plain("; ".join(reasons)) + ".\n" if reasons else ""
-    return f"\n{anchors}\n### {form.experiment.section}: {plain(form.title)}\n\n{differs}{by}\n{made}{rest}{without}"
+    head = f"### {form.experiment.section}: {plain(form.title)}"
+    return f"\n{anchors}\n{head}\n\n{plain(form.differs)}{by}\n{made}{rest}{without}"
 
 
 def link(name: str, root: str = "../") -> str:

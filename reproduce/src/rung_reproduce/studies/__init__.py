@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import asdict
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError
@@ -37,12 +38,20 @@ STUDIES = {
 
 def run(name: str, runner: Runner, **options: Any) -> Found:
     """Carry out one study; `options` are those that its module takes."""
-    if name not in STUDIES:
-        raise RungError(f"there is no study {name!r}; there are {', '.join(STUDIES)}.")
-    module = importlib.import_module(f"rung_reproduce.studies.{STUDIES[name][0]}")
-    found: Found = module.run(runner, **options)
+    found: Found = _module(name).run(runner, **options)
     found.texts |= {rung: identity.text(catalogue.find(rung)) for rung in getattr(runner, "raced", ())}
     return found
+
+
+def require(name: str) -> None:
+    """Raises a RungError where a study needs something beyond a GPU that this machine does not have."""
+    getattr(_module(name), "require", lambda: None)()
+
+
+def _module(name: str) -> ModuleType:
+    if name not in STUDIES:
+        raise RungError(f"there is no study {name!r}; there are {', '.join(STUDIES)}.")
+    return importlib.import_module(f"rung_reproduce.studies.{STUDIES[name][0]}")
 
 
 def as_results(name: str, found: Found, *, quick: bool = False, options: Mapping[str, Any] | None = None) -> list[Row]:

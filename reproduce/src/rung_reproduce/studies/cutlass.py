@@ -33,7 +33,7 @@ OURS, CUBLAS = "matmul/25_tile_order", "matmul/cublaslt"
 SHAPES = ("b8t1024", "b8t1024 proj", "square 8192")
 
 
-def headers() -> Path:
+def require() -> Path:
     """The folder that holds include/ and tools/util/include/."""
     found = importlib.util.find_spec("cutlass_library")
     chosen = os.environ.get("CUTLASS_PATH") or (Path(str(found.origin)).with_name("source") if found else None)
@@ -47,7 +47,7 @@ def headers() -> Path:
 def build(tile: str, dtype: str, folder: Path) -> Path:
     """The product in one tile shape, as a shared library for Hopper."""
     columns, kernel, epilogue = TILES[tile]
-    root, out = headers(), folder / f"{tile}-{dtype}.so"
+    root, out = require(), folder / f"{tile}-{dtype}.so"
     schedules = (
         f"-DSCHEDULE=cutlass::gemm::KernelTmaWarpSpecialized{kernel}",
         f"-DSCHEDULE_EPILOGUE=cutlass::epilogue::TmaWarpSpecialized{epilogue}",

@@ -49,18 +49,14 @@ const colours = CM.HighlightStyle.define([
   { tag: [tags.number, tags.string], color: "var(--p2)" },
   { tag: tags.processingInstruction, color: "var(--p1)" },
 ]);
-const view = new EditorView({
-  parent: at("editor"),
-  state: EditorState.create({
-    extensions: [
-      CM.keymap.of([{ key: "Mod-Enter", run: () => (run(), true) }]), // the Tab key leaves the editor, as a reader expects
-      CM.lineNumbers({ domEventHandlers: { click: (view, block) => (here(view.state.doc.lineAt(block.from)), true) } }), EditorView.lineWrapping, CM.history(), CM.highlightActiveLine(), CM.bracketMatching(), CM.cpp(), CM.indentUnit.of("    "),
-      CM.keymap.of([...CM.defaultKeymap, ...CM.historyKeymap]), CM.syntaxHighlighting(colours), marked, blanks,
-      EditorView.contentAttributes.of({ "aria-label": "The kernel" }),
-      EditorView.updateListener.of((change) => change.docChanged && arrows([])),
-    ],
-  }),
-});
+const extensions = [
+  CM.keymap.of([{ key: "Mod-Enter", run: () => (run(), true) }]), // the Tab key leaves the editor, as a reader expects
+  CM.lineNumbers({ domEventHandlers: { click: (view, block) => (here(view.state.doc.lineAt(block.from)), true) } }), EditorView.lineWrapping, CM.history(), CM.highlightActiveLine(), CM.bracketMatching(), CM.cpp(), CM.indentUnit.of("    "),
+  CM.keymap.of([...CM.defaultKeymap, ...CM.historyKeymap]), CM.syntaxHighlighting(colours), marked, blanks,
+  EditorView.contentAttributes.of({ "aria-label": "The kernel" }),
+  EditorView.updateListener.of((change) => { if (change.docChanged) arrows([]), keep(); }),
+];
+const view = new EditorView({ parent: at("editor"), state: EditorState.create({ extensions }) });
 // In a hunt, a click on a line's number marks the line; so does the comment, in any editor.
 function here(line) {
   if (exercise?.kind !== "bug") return;
@@ -72,6 +68,22 @@ const text = () => view.state.doc.toString();
 
 function write(content) {
   view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: content } });
+}
+
+// What was typed and not run yet stays over a reload, and so does the place. A file that has changed on disk is the truth.
+function keep() {
+  if (!exercise) return;
+  const now = { file: exercise.text, text: text(), at: view.state.selection.main.head, top: view.scrollDOM.scrollTop, page: scrollY, guess: at("predict").querySelector("input").value };
+  try { localStorage.setItem(`rung ${exercise.file}`, JSON.stringify(now)); } catch { /* a browser that keeps nothing */ }
+}
+
+function kept() {
+  try {
+    const found = JSON.parse(localStorage.getItem(`rung ${exercise.file}`));
+    return found?.file === exercise.text ? found : null;
+  } catch {
+    return null;
+  }
 }
 
 function go(line) {
@@ -122,8 +134,11 @@ async function list() {
 }
 
 async function show(number) {
+  const reloaded = !exercise;
+  keep();
   exercise = await ask(`/exercise/${number}`);
   drawn = before = null;
+  const own = kept();
   document.title = `${exercise.number}. ${exercise.title} · rung: the course`;
   at("chapter").textContent = `${exercise.chapter} · ${exercise.does}`;
   at("title").textContent = `${exercise.number}. ${exercise.title}`;
@@ -132,21 +147,26 @@ async function show(number) {
   at("stars").replaceChildren(...exercise.for.map((what, i) => made("li", `${stars(i + 1)} ${what.replaceAll("`", "")}`)));
   at("predict").hidden = !exercise.question;
   at("predict").querySelector("span").textContent = `Predict before you run: ${exercise.question}`;
-  at("predict").querySelector("input").value = "";
+  at("predict").querySelector("input").value = own?.guess ?? "";
   at("theory").hidden = !exercise.theory;
   at("theory").querySelector("summary").textContent = `The chapter: ${exercise.chapter}`;
-  theory(exercise);
   at("file").textContent = exercise.file;
   hints(exercise);
-  write(exercise.text);
-  view.scrollDOM.scrollTo(0, 0);
+  view.setState(EditorState.create({ doc: own?.text ?? exercise.text, selection: { anchor: Math.min(own?.at ?? 0, (own?.text ?? "").length) }, extensions }));
+  view.scrollDOM.scrollTo(0, own?.top ?? 0);
   at("verdict").replaceChildren();
   delete at("verdict").dataset.state;
   at("drawings").hidden = true;
   at("worked").open = false;
   at("solution").replaceChildren();
-  if (exercise.why) said({ state: "solved", stars: exercise.stars, symptoms: [], why: exercise.why, story: exercise.story });
+  arrows([]);
+  if (exercise.last.state && text() === exercise.text) {
+    said({ ...exercise.last, ...(exercise.last.state === "solved" ? { why: exercise.why, story: exercise.story } : {}) });
+    if (exercise.last.drawn) drawing(exercise.last);
+  } else if (exercise.why) said({ state: "solved", stars: exercise.stars, symptoms: [], why: exercise.why, story: exercise.story });
   await list();
+  if (reloaded && own) scrollTo(0, own.page);
+  theory(exercise); // last: it makes the server work
 }
 
 // The chapter's page comes later: its drawings are made from runs. Those of a chapter that was left are given up.
@@ -178,9 +198,13 @@ async function run() {
   delete at("verdict").dataset.state;
   at("verdict").replaceChildren(made("p", course.ready ? "Running ..." : "Running ... (the first time the simulator is compiled: about half a minute)"));
   try {
-    const found = await ask(`/exercise/${exercise.number}/grade`, { text: text() });
-    said(found);
-    if (found.drawn) drawing(found);
+    const of = exercise, ran = text(), found = await ask(`/exercise/${of.number}/grade`, { text: ran });
+    of.text = ran;
+    if (of === exercise) { // still shown
+      keep();
+      said(found);
+      if (found.drawn) drawing(found);
+    }
     await list();
   } catch (error) {
     at("verdict").dataset.state = "wrong";
@@ -296,6 +320,7 @@ document.addEventListener("keydown", (event) => {
 at("next").onclick = () => { location.hash = `#${exercise.number + 1}`; };
 at("card").onclick = card;
 at("predict").onsubmit = (event) => { event.preventDefault(); run(); };
+onpagehide = keep;
 onhashchange = () => /^#\d+$/.test(location.hash) && show(location.hash.slice(1)).catch((error) => at("verdict").replaceChildren(made("p", error.message)));
 at("list").open = WIDE.matches;
 WIDE.onchange = () => { at("list").open = WIDE.matches; };
