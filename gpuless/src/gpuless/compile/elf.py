@@ -23,6 +23,7 @@ _INFO = ".nv.info."
 _SYMBOL_TABLE, _NO_DATA = 2, 8  # kinds of sections
 _OBJECT, _FUNCTION = 1, 2  # and of symbols
 _CODE_ALIGNED = 128
+_PTX = ".nv_debug_ptx_txt"
 _ENTRY = 0x10  # in a symbol's visibility: of a kernel
 _SIZED = 4  # the format of an attribute with a size and that many bytes; the others have two bytes
 
@@ -295,10 +296,15 @@ class SharedSymbol:
 _SHARED = re.compile(r"\.shared\s+\.align\s+(\d+)\s+\.[bfsu](\d+)\s+([\w$]+)(\[\d*\])?;")
 
 
+def names_pointers_as_llvm(cubin: bytes) -> bool:
+    """Whether the PTX was made by LLVM's back-end, and not by NVIDIA's: Triton's is."""
+    return any(part.name == _PTX and b".ptr .global .align 1 " in part.data for part in sections(cubin))
+
+
 def kernel_shared(cubin: bytes, symbol: str) -> tuple[SharedSymbol, ...]:
     """The `__shared__` variables of a kernel, which ptxas lays out in the order of the PTX that a cubin with lines
     holds; dynamic memory lies behind them."""
-    text = next((part.data for part in sections(cubin) if part.name == ".nv_debug_ptx_txt"), b"")
+    text = next((part.data for part in sections(cubin) if part.name == _PTX), b"")
     ptx = text.replace(b"\0", b"\n").decode(errors="replace")
     start = ptx.find(f".entry {symbol}(")
     following = re.compile(r"^\.?(?:visible |weak )?\.entry ", re.MULTILINE).search(ptx, start + 1)

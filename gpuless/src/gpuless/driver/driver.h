@@ -68,7 +68,7 @@ struct Ran
 };
 void note_launch(const Ran& ran);
 void note_error(const Place& store, const rung_machine_error& error);  // of a launch's stored number
-double seconds_now();  // of a clock that only moves on
+double seconds_now();                                                  // of a clock that only moves on
 void begin_progress(const char* kernel);
 void tell_progress(uint64_t ended, uint64_t all);
 void end_progress();
@@ -240,6 +240,7 @@ struct Code  // a kernel
     Module* module;
     std::string name, refused, text, lines, table;
     std::string title;   // the name as its source has it, without parameters
+    bool tiles = false;  // Triton's: threads hold elements of tiles
     bool later = false;  // all else is read when the kernel is used
     unsigned start = 0, constants = 0, shared = 0, local = 0, stack = 0, registers = 0, threads = 1024;
     unsigned cluster[3] = {0, 0, 0};

@@ -195,6 +195,7 @@ rung_machine_launch described(const Code& code, const Configuration& how, double
     launch.race_seconds = race_seconds, launch.registers = code.registers;
     launch.uncounted = !counting();
     launch.multiprocessors = unsigned(gpu().multiprocessors);
+    launch.tiles = code.tiles;
     launch.poison = 1 + settings().seed % 5;  // the first: what reads it is known
     return launch;
 }

@@ -167,6 +167,7 @@ void read_kernel(Reader& read, Module& module)
     code.stack = read.small();
     code.registers = read.small(), code.threads = read.small();
     for (unsigned& one : code.cluster) one = read.small();
+    code.tiles = read.small();
     for (size_t i = read.number(); i; i--)
         code.parameters.emplace_back(read.small(), 0), code.parameters.back().second = read.small();
     for (size_t i = read.number(); i; i--)

@@ -7,9 +7,9 @@ their sizes:
     variable SECTION OFFSET SIZE NAME
     place SECTION OFFSET absolute|section VALUE [SECTION]        an address that is to be written
     kernel NAME, then a line: why it is not executed, or + if its code is in a file of its own that is asked for when
-    it is used, or -; and in the latter case its constants' places, shared
-    memory, stack with and without room, registers, most threads, cluster; its parameters' and shared variables'
-    places; and the sizes of its code, lines and table. 32@lo(SECTION+OFFSET) in the code is half of an address
+    it is used, or -; and in the latter case its constants' places, shared memory, stack with and without room,
+    registers, most threads, cluster, whether it is Triton's; its parameters' and shared variables' places; and the
+    sizes of its code, lines and table. 32@lo(SECTION+OFFSET) in the code is half of an address
 modules.cpp reads it.
 """
 
@@ -106,7 +106,8 @@ def _describe_kernel(blob: _Blob, data: bytes, kernel: str, instructions: list[s
     memory, found = elf.kernel_memory(data, kernel), elf.resources(data, kernel)
     local = machine.local_bytes(memory, instructions)
     blob.add(memory.start, memory.constants, found.static_shared, local, memory.stack, found.registers)
-    blob.add(elf.most_threads(data, kernel) or 1024, *elf.cluster(data, kernel))
+    tiles = elf.names_pointers_as_llvm(data) and any(i.lines and i.lines[0][0].endswith(".py") for i in instructions)
+    blob.add(elf.most_threads(data, kernel) or 1024, *elf.cluster(data, kernel), int(tiles))  # Triton's code
     blob.add(len(memory.parameters), *(word for parameter in memory.parameters for word in parameter))
     shared = elf.kernel_shared(data, kernel)
     blob.add(len(shared), *(word for variable in shared for word in (variable.offset, variable.plain)))

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 _RUNTIME, _TORCH = "cuda.bindings.runtime", "torch"
+_ALONE = "PYTORCH_NO_CUDA_MEMORY_CACHING"  # each tensor has memory of its own, whose bounds are known
 _OURS = ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10")
 _HERE = str(Path(__file__).resolve().parent)
 
@@ -106,7 +107,8 @@ def _load_runtime(loader: Any, module: ModuleType) -> None:
 def _load_torch(loader: Any, module: Any) -> None:
     """A function that our libraries lack ends the process by its name when it is called, not when torch is loaded."""
     _load_libraries()
-    os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # then each tensor has bounds of its own
+    if os.environ.setdefault(_ALONE, "1") == "0":  # torch looks whether there is such a variable
+        del os.environ[_ALONE]
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags & ~os.RTLD_NOW | os.RTLD_LAZY)
     try:
