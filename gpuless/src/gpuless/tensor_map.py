@@ -17,6 +17,7 @@ PROMOTIONS = (0, 64, 128, 256)
 FILLS = ("zeros", "nan")
 _PIECE = 16  # addresses, strides and rows of a box are multiples of this many bytes
 _MOST_RANK, _MOST_BOX = 5, 256
+ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz")
 _MAGIC = 0x50414D544E455354
 _EMULATED = struct.Struct("<QQ4Q5I5H5B5B40x")
 
@@ -30,6 +31,10 @@ _DRIVER_TYPES = {
     "torch.int8": "UINT8",
     "torch.uint8": "UINT8",
 }
+_ELEMENT_TYPES = {
+    "torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float64": "f64",
+    "torch.int32": "s32", "torch.int64": "s64", "torch.int8": "u8", "torch.uint8": "u8",
+}  # fmt: skip
 _DRIVER_FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 _ENCODE = ctypes.CFUNCTYPE(  # of cuTensorMapEncodeTiled
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, *[ctypes.c_void_p] * 5, *[ctypes.c_int] * 4
@@ -94,10 +99,10 @@ class TensorMap:
 
     def emulated(self) -> bytes:
         """The emulator's form: `TensorMapFields` in its headers."""
-        floats = 2 if self._rounds else int(self.tensor.dtype.is_floating_point)
+        element = ELEMENTS.index("tf32" if self._rounds else _ELEMENT_TYPES[str(self.tensor.dtype)])
         swizzle, fill = SWIZZLES.index(self.swizzle), FILLS.index(self.fill)
         size = self.tensor.element_size()
-        return packed(self.address, self.dims, self.strides, self.box, size, swizzle, fill, floats)
+        return packed(self.address, self.dims, self.strides, self.box, size, swizzle, fill, element)
 
     @property
     def _rounds(self) -> bool:
@@ -133,15 +138,15 @@ class TensorMap:
 
 def packed(
     address: int, dims: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...],
-    size: int, swizzle: int, fill: int, floats: int,
+    size: int, swizzle: int, fill: int, element: int,
 ) -> bytes:  # fmt: skip
-    """The emulator's form; `strides` in elements of `size` bytes, `swizzle` and `fill` by their numbers."""
+    """The emulator's form; `strides` in elements of `size` bytes, `swizzle`, `fill` and `element` by their numbers."""
     rank = len(dims)
     more = (1,) * (_MOST_RANK - rank)
     in_bytes = [n * size for n in reversed(strides)] + [0] * (_MOST_RANK - rank)
     return _EMULATED.pack(
         _MAGIC, address, *in_bytes, *reversed(dims), *more, *reversed(box), *more,
-        *[1] * _MOST_RANK, rank, size, swizzle, fill, floats,
+        *[1] * _MOST_RANK, rank, size, swizzle, fill, element,
     )  # fmt: skip
 
 

@@ -155,6 +155,50 @@ def test_a_race_is_told_and_the_launch_goes_on(tmp_path: Path) -> None:
     assert [one["kind"] for one in records if one["record"] == "fault"] == ["race"]
 
 
+REDUCE = """
+struct alignas(64) Map { char bytes[128]; };
+extern "C" __global__ void least(const __grid_constant__ Map map, const int4* from)
+{
+    __shared__ alignas(128) int4 tile[1];
+    tile[0] = *from;
+    asm volatile("fence.proxy.async.shared::cta;");
+    asm volatile("cp.reduce.async.bulk.tensor.1d.global.shared::cta.min.tile.bulk_group [%0, {%1}], [%2];" ::
+                 "l"(&map), "r"(0), "r"(unsigned(__cvta_generic_to_shared(tile))) : "memory");
+    asm volatile("cp.async.bulk.commit_group;");
+    asm volatile("cp.async.bulk.wait_group 0;");
+}
+"""
+
+
+def test_copies_through_a_tensor_map_reduce_elements_of_its_type(tmp_path: Path) -> None:
+    check(
+        f"""
+        import ctypes
+        f = driver.CUfunction(int(kernel("least", {REDUCE!r}).handle))
+        T = driver.CUtensorMapDataType
+        for kind, dtype in ((T.CU_TENSOR_MAP_DATA_TYPE_INT32, np.int32), (T.CU_TENSOR_MAP_DATA_TYPE_UINT32, np.uint32),
+                            (T.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, np.float16)):
+            a, b = (np.resize(np.array(some, np.float32).astype(np.int32).astype(dtype), 16 // np.dtype(dtype).itemsize)
+                    for some in ((-3, 2, 5, -1), (1, -7, 4, -2)))
+            x, out = ok(driver.cuMemAlloc(16)), ok(driver.cuMemAlloc(16))
+            ok(driver.cuMemcpyHtoD(x, a.ctypes.data, 16)); ok(driver.cuMemcpyHtoD(out, b.ctypes.data, 16))
+            memory = ctypes.create_string_buffer(192)
+            made = -(-ctypes.addressof(memory) // 64) * 64
+            one = (ctypes.c_uint32 * 1)(1)
+            assert ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled(
+                ctypes.c_void_p(made), int(kind), 1, ctypes.c_void_p(int(out)), (ctypes.c_uint64 * 1)(len(a)), None,
+                (ctypes.c_uint32 * 1)(len(a)), one, 0, 0, 0, 0) == 0
+            pointer = ctypes.c_uint64(int(x))
+            values = (ctypes.c_void_p * 2)(made, ctypes.addressof(pointer))
+            ok(driver.cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, ctypes.addressof(values), 0))
+            got = np.zeros_like(a)
+            ok(driver.cuMemcpyDtoH(got.ctypes.data, out, 16))
+            assert (got == np.minimum(a, b)).all(), (dtype, got)
+        """,
+        tmp_path,
+    )
+
+
 def test_a_callback_runs_while_the_host_waits_for_something_else(tmp_path: Path) -> None:
     check(
         """

@@ -27,8 +27,7 @@ from gpuless.launch import LaunchConfig
 from rung.errors import RungError
 from rung.lazy import torch
 
-_TF32 = 11  # CUtensorMapDataType
-_FLOATS = (6, 7, 8, 9, 10, _TF32)
+_ELEMENTS = {8: 9, 9: 10, 10: 8}  # CUtensorMapDataType's numbers that instructions count otherwise
 _FORMATS = {"fp16": "e", "fp32": "f", "f32": "f", "fp64": "d"}
 
 
@@ -249,8 +248,8 @@ def _map(
     address: int, swizzle: int, size: int, kind: int, box: Sequence[int], shape: Sequence[int], strides: Sequence[int],
     padding: int,
 ) -> bytes:  # fmt: skip
-    floats = 2 if kind == _TF32 else int(kind in _FLOATS)
-    return tensor_map.packed(address, tuple(shape), tuple(strides[:-1]), tuple(box), size, swizzle, padding, floats)
+    element = _ELEMENTS.get(kind, kind)
+    return tensor_map.packed(address, tuple(shape), tuple(strides[:-1]), tuple(box), size, swizzle, padding, element)
 
 
 class _Launcher:

@@ -21,17 +21,14 @@ static unsigned bytes_of(CUtensorMapDataType type)
     default: return 4;
     }
 }
-static unsigned char float_kind(CUtensorMapDataType type)
+// The instructions count some of them in another order than this interface.
+static unsigned char element_of(CUtensorMapDataType type)
 {
     switch (type) {
-    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32:
-    case CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ: return 2;
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
-    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ:
-    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64: return 1;
-    default: return 0;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ: return 8;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64: return 9;
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16: return 10;
+    default: return static_cast<unsigned char>(type);
     }
 }
 
@@ -52,7 +49,7 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
     TensorMapFields made = {};
     made.magic = rung_emulator::TENSOR_MAP_MAGIC, made.address = uint64_t(address);
     made.rank = static_cast<unsigned char>(rank), made.element_bytes = static_cast<unsigned char>(size);
-    made.swizzle = static_cast<unsigned char>(swizzle), made.is_float = float_kind(type);
+    made.swizzle = static_cast<unsigned char>(swizzle), made.element = element_of(type);
     made.fill = fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA;
     for (unsigned i = 0; i < 5; i++) {
         const bool in = i < rank;

@@ -630,8 +630,7 @@ TensorMapFields map_of(const uint8_t* bits)
     if (kind >= sizeof BYTES || word(8) >> 11 & 3) return map;  // an element of 4 bits, or interleaved
     map.magic = rung_emulator::TENSOR_MAP_MAGIC;
     memcpy(&map.address, bits, 8);
-    map.rank = uint8_t((word(8) >> 4 & 7) + 1), map.element_bytes = BYTES[kind],
-    map.is_float = kind > 10 ? 2 : kind > 5;
+    map.rank = uint8_t((word(8) >> 4 & 7) + 1), map.element_bytes = BYTES[kind], map.element = uint8_t(kind);
     map.swizzle = uint8_t(word(8) >> 13 & 3), map.fill = uint8_t(word(8) >> 15 & 1);
     for (unsigned d = 0; d < 5; d++) {
         if (d < 4) map.strides[d] = (uint64_t(word(12 + 4 * d)) | uint64_t(word(28) >> 4 * d & 15) << 32) << 4;
@@ -668,7 +667,7 @@ void load_tile(Warp& warp, const Op& op, uint32_t)  // [UR, the barrier, coordin
     const TensorMapFields* map;
     const Box box = box_at(warp, op, 2, map);
     static const uint32_t NANS[] = {0, 0x7f7f7f7f, 0x7fff7fff, 0, 0x7fffffff};
-    const uint32_t fill = map->fill && map->is_float ? NANS[std::min<unsigned>(map->element_bytes, 4)] : 0;
+    const uint32_t fill = map->fill && map->element > 5 ? NANS[std::min<unsigned>(map->element_bytes, 4)] : 0;
     std::vector<uint32_t> data((box.bytes + 15) / 16 * 4);
     std::vector<Piece> pieces;
     uint8_t* to = reinterpret_cast<uint8_t*>(data.data());
@@ -682,7 +681,7 @@ void load_tile(Warp& warp, const Op& op, uint32_t)  // [UR, the barrier, coordin
             for (unsigned i = 0; i < row.bytes; i++) to[i] = uint8_t(fill >> i % 4 * 8);
         to += row.bytes;
     }
-    if (map->is_float == 2)
+    if (map->element > 10)
         for (uint32_t& word : data) word = (word + 0x1000) & 0xffffe000;
     const uint32_t target = uniform(warp, op.s[0], 0);
     if (target % 128) fail(warp, RUNG_BOUNDS, "a tile begins at no multiple of 128 bytes");
@@ -705,12 +704,9 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
     Reduction how;
     Type type;
     reduction_of(op, how, type);
-    if (map->is_float)
-        type = map->element_bytes == 2   ? Type::BF16
-               : map->element_bytes == 4 ? Type::F32
-                                         : Type::F64;  // the map's type
-    else
-        type = map->element_bytes == 8 ? Type::U64 : Type::U32;
+    static const Type OF_ELEMENTS[] = {Type::U32, Type::U32, Type::U32, Type::S32,  Type::U64, Type::S64, Type::F16,
+                                       Type::F32, Type::F32, Type::F64, Type::BF16, Type::F32, Type::F32};
+    type = OF_ELEMENTS[std::min<size_t>(map->element, std::size(OF_ELEMENTS) - 1)];
     std::vector<Piece> pieces = {{(start & 0xffffff) - launch.reserved_shared, box.bytes, true, false, map->swizzle}};
     const uint8_t* from = data.data();
     for (const Box::Row& row : box.rows) {

@@ -16,7 +16,7 @@ struct TensorMapFields
     unsigned char element_bytes;  // 1, 2, 4 or 8
     unsigned char swizzle;        // 0 none, 1: 32 bytes, 2: 64 bytes, 3: 128 bytes
     unsigned char fill;           // outside the tensor: 0 zeros, 1 NaN
-    unsigned char is_float;       // 2: floats, rounded to tf32 by a copy to shared memory
+    unsigned char element;        // as tensormap.replace counts elemtype: from 6 on floats, from 11 on rounded to tf32
     unsigned char unused[40];
 };
 constexpr unsigned long long TENSOR_MAP_MAGIC = 0x50414D544E455354ull;  // "TSENTMAP" in memory
