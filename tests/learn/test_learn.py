@@ -400,6 +400,13 @@ def test_what_stars_are_for_is_said_before_the_first_try(capfd: pytest.CaptureFi
         assert all(what in said for what in stars_of(by_name(name)))
 
 
+def test_a_chapter_is_read_in_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    for chapter in chapters():
+        assert rung("learn", chapter.exercises[-1].name, "--chapter") == 0
+        said = capfd.readouterr().out
+        assert said.startswith(f"# {chapter.title}") and "{draw" not in said
+
+
 def test_a_star_that_cannot_be_won_any_more_is_not_offered() -> None:
     offered = {name: [bool(learn.next_star(by_name(name), n)) for n in (1, 2, 3)] for name in ("predict_banks", "bug_tree", "tree", "write_sum", "write_softmax")}
     never, first, every = [False] * 3, [True, False, False], [True, True, False]
