@@ -72,9 +72,11 @@ BUGS = (
     Bug("llama-18448", "ggml-org/ggml", "a0dc83fd", "ggml_cumsum", _GGML, ("race",), "cumsum.cu", _LOOSE),
     Bug("llama-13294", "ggml-org/ggml", "31ef81d8", "ggml_mmq", _GGML, ("race",), "mmq.cuh", _LOOSE),
     Bug("llama-13299", "ggml-org/ggml", "2f15cd3c", "ggml_mmq", _GGML, ("race",), "mmq.cuh", (*_LOOSE, "-DFIXUP")),
-    Bug("llama-24360", "ggml-org/ggml", "a9172a93", "ggml_ssm_scan", _GGML, ("race",), "ssm-scan.cu", _LOOSE),
+    Bug("llama-24360", "ggml-org/ggml", "a9172a93", "ggml_ssm_scan", _GGML, ("race",), "ssm-scan.cu", _LOOSE,
+        ("src/ggml-cuda/ssm-scan.cu", "ssm_scan_f32")),
     Bug("llama-20507", "ggml-org/ggml", "f7dfc352", "ggml_cpy", _GGML, ("race",), "cpy.cu", _LOOSE),
-    Bug("llama-26385", "ggml-org/ggml", "f3a159ed", "ggml_norm", _GGML, ("race",), "common.cuh", _LOOSE),
+    Bug("llama-26385", "ggml-org/ggml", "f3a159ed", "ggml_norm", _GGML, ("race",), "common.cuh", _LOOSE,
+        ("src/ggml-cuda/norm.cu", "group_norm_f32")),
 )  # fmt: skip
 
 

@@ -196,3 +196,41 @@ def test_the_last_parameter_is_shorter_than_a_word(tmp_path: Path) -> None:
         "int main() { k<<<1, 1>>>(0xffff); cudaDeviceSynchronize(); }\n"
     )
     assert gpuless("run", source).stdout == "16"
+
+
+MANY = """#include <cstdio>
+template <int N> __global__ void grow(float* x, float a)
+{
+    float v = x[threadIdx.x];
+#pragma unroll
+    for (int i = 0; i < 1100; i++) v = v * a + i * N;
+    x[threadIdx.x] = v;
+    if (N == 7) x[0] = threadIdx.x;
+}
+template <int N> void all(float* x)
+{
+    grow<N><<<1, 32>>>(x, 0.5f);
+    if constexpr (N > 0) all<N - 1>(x);
+}
+int main(int count, char**)
+{
+    float* x;
+    cudaMallocManaged(&x, 32 * sizeof *x);
+    for (int i = 0; i < 32; i++) x[i] = i;
+    if (count > 1) all<9>(x);
+    grow<3><<<1, 32>>>(x, 0.5f);
+    cudaDeviceSynchronize();
+    printf("%g", x[31]);
+    cudaFree(x);
+}
+"""
+
+
+def test_of_a_large_file_the_kernels_that_run_are_read(tmp_path: Path) -> None:
+    source = tmp_path / "many.cu"
+    source.write_text(MANY)
+    one = gpuless("run", source)
+    assert (one.returncode, one.stdout) == (0, "6588"), one
+    every = gpuless("run", "--json", source, "7")
+    report = json.loads(every.stdout)
+    assert [(fault["kind"], fault["place"]["line"]) for fault in report["findings"]] == [("race", 8)], every

@@ -12,7 +12,10 @@ struct Tensor
     int numel() const { return count; }
     int scalar_type() const { return 0; }
     template <class T>
-    T* data_ptr() const { return static_cast<T*>(data); }
+    T* data_ptr() const
+    {
+        return static_cast<T*>(data);
+    }
 };
 using Half = float;
 namespace cuda {
@@ -26,7 +29,11 @@ __device__ void convert(uint8_t from, float& to) { to = from; }
 #define AT_ASSERTM(...)
 #define DATA_PTR data_ptr
 #define THCudaCheck(what) what
-#define DISPATCH_FLOAT_HALF_AND_BYTE(TYPE, LEVEL, NAME, ...) { using scalar_t_0 = float; __VA_ARGS__ }
+#define DISPATCH_FLOAT_HALF_AND_BYTE(TYPE, LEVEL, NAME, ...)                                                                     \
+    {                                                                                                                            \
+        using scalar_t_0 = float;                                                                                                \
+        __VA_ARGS__                                                                                                              \
+    }
 #include <cut.cuh>
 
 int main()

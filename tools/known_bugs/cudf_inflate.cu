@@ -18,10 +18,19 @@ struct codec_exec_result
     size_t bytes_written;
     codec_status status;
 };
-template <class T>
-__device__ T shuffle(T value, uint32_t lane = 0) { return __shfl_sync(~0u, value, lane); }
 enum class gzip_header_included { NO, YES };
+namespace detail::GZIPHeaderFlag {
+enum { fhcrc = 2, fextra = 4, fname = 8, fcomment = 16 };
+}
+namespace inflating {
+template <class T>
+__device__ T shuffle(T value, int lane = 0)
+{
+    return __shfl_sync(~0u, value, lane);
+}
+__device__ uint32_t ballot(int what) { return __ballot_sync(~0u, what); }
 #include <cut.cuh>
+}  // namespace inflating
 
 int main()
 {
@@ -36,8 +45,8 @@ int main()
     const device_span<uint8_t const> from{in, 10};
     const device_span<uint8_t> to{out, 64};
     cudaMemcpy(ins, &from, sizeof from, cudaMemcpyHostToDevice), cudaMemcpy(outs, &to, sizeof to, cudaMemcpyHostToDevice);
-    inflate_kernel<128><<<1, 128>>>(device_span<device_span<uint8_t const> const>{ins, 1},
-                                    device_span<device_span<uint8_t> const>{outs, 1},
-                                    device_span<codec_exec_result>{results, 1}, gzip_header_included::NO);
+    inflating::inflate_kernel<128><<<1, 128>>>(device_span<device_span<uint8_t const> const>{ins, 1},
+                                               device_span<device_span<uint8_t> const>{outs, 1},
+                                               device_span<codec_exec_result>{results, 1}, gzip_header_included::NO);
     return cudaDeviceSynchronize();
 }

@@ -27,7 +27,10 @@ struct column_device_view
     __device__ int size() const { return 1; }
     __device__ bool is_null(int64_t) const { return false; }
     template <class T>
-    __device__ T element(int64_t) const { return T{text, bytes}; }
+    __device__ T element(int64_t) const
+    {
+        return T{text, bytes};
+    }
 };
 namespace detail {
 constexpr int warp_size = 32;

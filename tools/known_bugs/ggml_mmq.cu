@@ -17,8 +17,8 @@ int main()
     cudaMemcpy(experts, bounds, 12, cudaMemcpyHostToDevice);
     const int stride = deep / 32, blocks = 3;
 #ifdef FIXUP
-    mul_mat_q_stream_k_fixup<GGML_TYPE_Q4_0, tile, MMQ_NWARPS, false><<<blocks, dim3(32, MMQ_NWARPS)>>>(
-        ids, experts, out, parts, deep, rows, tile, rows, 2, 0, 1, 0);
+    mul_mat_q_stream_k_fixup<GGML_TYPE_Q4_0, tile, MMQ_NWARPS, false>
+        <<<blocks, dim3(32, MMQ_NWARPS)>>>(ids, experts, out, parts, deep, rows, tile, rows, 2, 0, 1, 0);
 #else
     const auto kernel = mul_mat_q<GGML_TYPE_Q4_0, tile, MMQ_NWARPS, false>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10);

@@ -1,5 +1,8 @@
 // A group of 4,096 numbers, normed by a block of 1,024 threads.
-#include "norm.cu"
+#include "common.cuh"
+
+#include "ggml_host.h"
+#include <cut.cuh>
 
 int main()
 {

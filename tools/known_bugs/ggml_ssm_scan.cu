@@ -1,5 +1,10 @@
 // A scan of four tokens with 128 channels and 16 states.
-#include "ssm-scan.cu"
+#define USE_CUB
+#include "common.cuh"
+
+#include "ggml_host.h"
+#include <cub/cub.cuh>
+#include <cut.cuh>
 
 int main()
 {
@@ -12,8 +17,8 @@ int main()
     cudaMemset(s, 0, row * states), cudaMemset(x, 0, row * tokens), cudaMemset(dt, 0, row * tokens);
     cudaMemset(a, 0, row * states), cudaMemset(b, 0, tokens * states * 4), cudaMemset(c, 0, tokens * states * 4);
     cudaMemset(ids, 0, 4);
-    ssm_scan_f32<channels, states, 0><<<1, channels>>>(
-        s, x, dt, a, b, c, ids, out, states * 4, row * states, row, row * tokens, row, row * tokens, states * 4, states * 4,
-        tokens * states * 4, states * 4, tokens * states * 4, row * tokens, channels, tokens);
+    ssm_scan_f32<channels, states, 0><<<1, channels>>>(s, x, dt, a, b, c, ids, out, states * 4, row * states, row, row * tokens,
+                                                       row, row * tokens, states * 4, states * 4, tokens * states * 4, states * 4,
+                                                       tokens * states * 4, row * tokens, channels, tokens);
     return cudaDeviceSynchronize();
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -176,6 +176,11 @@ def resources(cubin: bytes, symbol: str) -> Resources:
     return Resources(registers, static, 0, 0, kernel_memory(cubin, symbol).stack)
 
 
+def numbers_of(cubin: bytes, names: Collection[str]) -> list[int]:
+    """The places of functions in the table of symbols."""
+    return [number for number, one in enumerate(_symbols(cubin)) if one.kind == _FUNCTION and one.name in names]
+
+
 def kernels(cubin: bytes) -> list[str]:
     """The symbols of its kernels."""
     entries = {one.name for one in _symbols(cubin) if one.entry}
@@ -198,8 +203,13 @@ class Code(NamedTuple):
         low, high = struct.unpack_from("<QQ", data, address % FUNCTIONS)
         return int(low), int(high)
 
+    def is_large(self) -> bool:
+        """Whether a kernel's code is read when it is asked for, and not all at once."""
+        return sum(map(len, self.kernels.values())) > _LARGE
+
 
 FUNCTIONS = 1 << 24
+_LARGE = 1 << 17
 # What NVIDIA's device runtime brings into a cubin that is linked with it: no code of the user's, and not executed.
 _DEVICE_RUNTIME = re.compile(r"cuda[A-Z]|__nv_static_\w*_cuda_device_runtime_cu_")
 

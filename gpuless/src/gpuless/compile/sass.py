@@ -108,17 +108,20 @@ class Instruction:
 
 def instructions_of(cubin: Cubin) -> dict[str, list[Instruction]]:
     """The instructions of each kernel, with those of the functions that it may call behind them; the code must be
-    compiled with line information for their lines. Kept in the cache, since nvdisasm takes a second."""
+    compiled with line information for their lines. Kept in the cache, since nvdisasm takes a second. Of a large file
+    the kernels that are asked for are read alone."""
     data = cubin.path.read_bytes()
     code = elf.code(data)
+    asked = sorted(cubin.lowered.values()) if code.is_large() else []
+    only = ["-fun", ",".join(map(str, elf.numbers_of(data, {*asked, *code.starts})))] if asked else []
 
     def make(work: Path) -> tuple[Path, None]:
-        listing = _listing(cubin.path, "-gi", "-ndf")
+        listing = _listing(cubin.path, "-gi", "-ndf", *only)
         (work / "code.json").write_text(json.dumps(_functions(listing, code.starts, code.taken, elf.meetings(data))))
         return work / "code.json", None
 
     makers = Path(__file__).read_bytes() + Path(elf.__file__).read_bytes()
-    digest = hashlib.sha256(data + makers).hexdigest()[:32]
+    digest = hashlib.sha256(data + makers + " ".join(only).encode()).hexdigest()[:32]
     stacks, functions = json.loads(disk_cache.kept("sass", digest, make).path.read_text())
     lines = [tuple((file, line) for file, line in stack) for stack in stacks]
     return {

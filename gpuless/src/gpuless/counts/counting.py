@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import subprocess
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -90,13 +89,7 @@ def _program(cubin: Path, symbol: str, source: str) -> machine.Program:
     plain = subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True).stdout.strip()
     name = _expression_of(plain)
     of = Cubin(cubin, elf.arch(data), {name: symbol}, {name: elf.resources(data, symbol)}, "")
-    return machine.Program(of, _instructions(cubin)[symbol], name, source)
-
-
-@functools.lru_cache(maxsize=8)
-def _instructions(cubin: Path) -> dict[str, list[sass.Instruction]]:
-    data = cubin.read_bytes()
-    return sass.instructions_of(Cubin(cubin, elf.arch(data), {one: one for one in elf.kernels(data)}, {}, ""))
+    return machine.Program(of, sass.instructions_of(of)[name], name, source)
 
 
 def _expression_of(demangled: str) -> str:

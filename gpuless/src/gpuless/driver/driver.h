@@ -239,7 +239,8 @@ struct Code  // a kernel
 {
     Module* module;
     std::string name, refused, text, lines, table;
-    std::string title;  // the name as its source has it, without parameters
+    std::string title;   // the name as its source has it, without parameters
+    bool later = false;  // all else is read when the kernel is used
     unsigned start = 0, constants = 0, shared = 0, local = 0, stack = 0, registers = 0, threads = 1024;
     unsigned cluster[3] = {0, 0, 0};
     std::vector<std::pair<unsigned, unsigned>> parameters;       // offset and size

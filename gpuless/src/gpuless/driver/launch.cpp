@@ -35,6 +35,9 @@ CUresult error_of(const rung_machine_fault& fault)
     }
 }
 
+bool of_cuda(const Code& code, int instruction)  // its line lies in CUDA's own headers
+{ return instruction >= 0 && size_t(instruction) < code.of_cuda.size() && code.of_cuda[size_t(instruction)]; }
+
 std::vector<std::string> lines_of(const std::string& text)
 {
     std::vector<std::string> found;
@@ -138,7 +141,8 @@ std::string sentence_of(const Code& code, const rung_machine_fault& fault, const
 }
 
 // A kernel goes on behind its reads of what nothing has written. In local memory they may be the compiler's, such as of
-// an array that is copied whole: they are told only if the program fails.
+// an array that is copied whole, and CUDA's own headers pass elements behind an array's end through shared memory,
+// whose values they do not use (CUB's partial tiles): these are told only if the program fails.
 void tell_unwritten(const Code& code, const Configuration& how, const Site& site)
 {
     static auto& told = *new std::set<std::tuple<unsigned, const Code*, int>>;
@@ -147,7 +151,8 @@ void tell_unwritten(const Code& code, const Configuration& how, const Site& site
         if (!rung_machine_unwritten(space, &fault) || !told.emplace(period(), &code, fault.at.instruction).second)
             continue;
         const std::string said = sentence_of(code, fault, how.block);
-        if (space != RUNG_LOCAL_SPACE)
+        const bool unused = space == RUNG_SHARED_SPACE && of_cuda(code, fault.at.instruction);
+        if (space != RUNG_LOCAL_SPACE && !unused)
             tell(FAULTED, {"unwritten", said, site, place_in(code, fault.at, how.block)});
         else
             note_if_failed(said);
@@ -241,10 +246,7 @@ void tell_race(const rung_machine_fault* fault)
         const bool known = at >= 0 && size_t(at) < code.places.size() && !code.places[size_t(at)].empty();
         return known ? code.places[size_t(at)] : std::to_string(at);
     };
-    const auto of_cuda = [&](int at) {
-        return at >= 0 && size_t(at) < code.of_cuda.size() && code.of_cuda[size_t(at)];
-    };
-    if (of_cuda(fault->at.instruction) && of_cuda(fault->other.instruction))
+    if (of_cuda(code, fault->at.instruction) && of_cuda(code, fault->other.instruction))
         return note_once("races between two lines of CUDA's own headers are not told");
     const std::string one = line(fault->at.instruction), other = line(fault->other.instruction);
     if (told.emplace(period(), &code, std::min(one, other), std::max(one, other)).second) tell_fault(*fault);

@@ -1,8 +1,8 @@
 """The loader: a process that libcuda.so.1 starts to turn images into module files and cubins.
 
-It reads requests from standard input, a line each of words in JSON: `["module", GPU, IMAGE, OUTPUT]` or
-`["link", GPU, OUTPUT, OPTIONS, KIND, FILE, ...]`. Its answer is a line: the driver's error (0 for none) and, in JSON,
-what was wrong.
+It reads requests from standard input, a line each of words in JSON: `["module", GPU, IMAGE, OUTPUT]`,
+`["kernel", GPU, CUBIN, NAME, OUTPUT]` for one of a large cubin, or `["link", GPU, OUTPUT, OPTIONS, KIND, FILE, ...]`.
+Its answer is a line: the driver's error (0 for none) and, in JSON, what was wrong.
 """
 
 from __future__ import annotations
@@ -21,10 +21,17 @@ def loaded(gpu: int, image: Path, output: Path) -> None:
     """Writes an image's module file, whole or not at all, and its cubin beside it, which counts refer to."""
     cubin = images.cubin_of(image.read_bytes(), gpu)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".") as folder:
-        code, made = Path(folder) / "code.cubin", Path(folder) / "module"
+        code = Path(folder) / "code.cubin"
         code.write_bytes(cubin)
-        made.write_bytes(modules.module_of(code))
+        content = modules.module_of(code)
         code.replace(f"{output}.cubin")
+    _write(output, content)
+
+
+def _write(output: Path, content: bytes) -> None:
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".") as folder:
+        made = Path(folder) / "made"
+        made.write_bytes(content)
         made.replace(output)
 
 
@@ -40,6 +47,8 @@ def answer(line: str) -> tuple[int, str]:
         verb, gpu, *words = json.loads(line)
         if verb == "link":
             link(int(gpu), Path(words[0]), words[1], *words[2:])
+        elif verb == "kernel":
+            _write(Path(words[2]), modules.kernel_of(Path(words[0]), words[1]))
         else:
             loaded(int(gpu), Path(words[0]), Path(words[1]))
         return 0, ""

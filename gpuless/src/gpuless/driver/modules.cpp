@@ -160,6 +160,7 @@ void read_kernel(Reader& read, Module& module)
     const std::string name = read.word();
     Code& code = module.codes[name];
     code.module = &module, code.name = name, code.title = title_of(name), code.refused = read.line();
+    code.later = code.refused == "+";
     if (code.refused != "-") return;
     code.refused.clear();
     code.start = read.small(), code.constants = read.small(), code.shared = read.small(), code.local = read.small();
@@ -226,11 +227,32 @@ CUfunction function_of(CUmodule module, const std::string& name)
     return one;
 }
 
+// A kernel of a large cubin gets its code when it is first used.
+Code* ready(Code* code)
+{
+    if (!code->later) return code;
+    Module& module = *code->module;
+    const std::string path = module.cubin + "-" + digest_of(code->name.data(), code->name.size());
+    const std::string words = in_json(module.cubin) + ", " + in_json(code->name) + ", " + in_json(path);
+    for (int trial = 0; code->later && trial < 2; trial++) try {
+            std::string log;
+            if (access(path.c_str(), R_OK) && load_request("[\"kernel\", 0, " + words + "]", &log))
+                throw std::runtime_error(log);
+            const std::string file = content_of(path);
+            Reader read(file);
+            if (read.word() == "kernel") read_kernel(read, module);
+        } catch (const std::exception& problem) {
+            code->refused = problem.what(), remove(path.c_str());
+        }
+    code->later = false;
+    return code;
+}
+
 Code* code_of(CUfunction function)
 {
-    if (lives(function, 'f')) return function->code;
+    if (lives(function, 'f')) return ready(function->code);
     const CUkernel kernel = reinterpret_cast<CUkernel>(function);
-    return lives(kernel, 'k') ? kernel->code : nullptr;
+    return lives(kernel, 'k') ? ready(kernel->code) : nullptr;
 }
 
 // An error of the loader, told once: the interface has no other place for its words.
@@ -502,7 +524,7 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, siz
 {
     KERNEL;
     if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
-    return parameter(*kernel->code, index, offset, size);
+    return parameter(*ready(kernel->code), index, offset, size);
 }
 #define FUNCTION                                                                                                       \
     const Alone alone;                                                                                                 \

@@ -6,7 +6,8 @@ their sizes:
     section SIZE             constant banks 3 and 4; __device__ variables without and with values
     variable SECTION OFFSET SIZE NAME
     place SECTION OFFSET absolute|section VALUE [SECTION]        an address that is to be written
-    kernel NAME, then a line: why it is not executed, or -; and in the latter case its constants' places, shared
+    kernel NAME, then a line: why it is not executed, or + if its code is in a file of its own that is asked for when
+    it is used, or -; and in the latter case its constants' places, shared
     memory, stack with and without room, registers, most threads, cluster; its parameters' and shared variables'
     places; and the sizes of its code, lines and table. 32@lo(SECTION+OFFSET) in the code is half of an address
 modules.cpp reads it.
@@ -51,6 +52,23 @@ def module_of(cubin: Path) -> bytes:
     blob.add("arch", elf.arch(data).removeprefix("sm_"))
     _describe_memory(blob, data)
     kernels = elf.kernels(data)
+    if len(kernels) > 1 and elf.code(data).is_large():
+        for kernel in kernels:
+            blob.add("kernel", kernel)
+            blob.add("+")
+    else:
+        _describe_kernels(blob, cubin, data, kernels)
+    return blob.whole()
+
+
+def kernel_of(cubin: Path, kernel: str) -> bytes:
+    """The file of one kernel."""
+    blob = _Blob()
+    _describe_kernels(blob, cubin, cubin.read_bytes(), [kernel])
+    return blob.whole()
+
+
+def _describe_kernels(blob: _Blob, cubin: Path, data: bytes, kernels: list[str]) -> None:
     of = Cubin(cubin, elf.arch(data), {one: one for one in kernels}, {}, "")
     try:
         code = sass.instructions_of(of) if kernels else {}
@@ -64,7 +82,6 @@ def module_of(cubin: Path) -> bytes:
         else:
             blob.add("-")
             _describe_kernel(blob, data, kernel, code[kernel])
-    return blob.whole()
 
 
 def _describe_memory(blob: _Blob, data: bytes) -> None:

@@ -9,6 +9,8 @@
 #include <thrust/scan.h>
 #include <thrust/copy.h>
 #include <thrust/unique.h>
+#include <thrust/remove.h>
+#include <curand_kernel.h>
 #include <thrust/extrema.h>
 #include <thrust/binary_search.h>
 #include <thrust/random.h>
@@ -37,6 +39,9 @@ int main() {
   thrust::exclusive_scan(bins.begin(), bins.end(), bins.begin());
   thrust::sort(x.begin(), x.end());
   auto end = thrust::unique(x.begin(), x.end());
+  thrust::device_vector<int> y = h, left(4000);
+  auto kept = thrust::remove_copy(y.begin(), y.end(), left.begin(), 5);
+  if (kept - left.begin() != 4000 - std::count(h.begin(), h.end(), 5)) return CURAND_STATUS_INTERNAL_ERROR;
   thrust::device_ptr<int> p = thrust::device_malloc<int>(10); thrust::fill(p, p + 10, 7); thrust::device_free(p);
   cuda::std::array<int, 3> a = {1, 2, 3};
   std::cout << total << ' ' << (end - x.begin()) << ' ' << bins[0] << ' ' << a.size() << (total == 4100 && end - x.begin() == 100 ? " OK\n" : " wrong\n");

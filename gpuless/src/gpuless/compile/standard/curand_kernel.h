@@ -2,6 +2,10 @@
 // draws.
 #pragma once
 
+#if !defined(__CUDACC_RTC__) && __has_include(<curand.h>)
+#include <curand.h>  // NVIDIA's header brings the host's functions, too
+#endif
+
 #define QUALIFIERS __device__
 
 // ---- Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"), ten rounds ---------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ class Library:
     defines: tuple[str, ...] = ()
     version: str = ""  # of the names
     declared: tuple[str, ...] = ()  # headers whose functions refuse where they are not there
+    needs: tuple[str, ...] = ("libcuda.so.1",)  # whose functions are found by it, too
 
     @property
     def linked(self) -> str:
@@ -39,10 +41,11 @@ class Library:
 
 _PARTS = ("devices", "errors", "forwarded", "graphs", "memory", "registered", "textures")
 _RUNTIME = tuple(f"runtime/{part}.cpp" for part in _PARTS)
+_CUBLAS = ("math/cublas.cpp", "math/cublas_vectors.cpp")
 LIBRARIES = (
     Library("libcudart.so.13", _RUNTIME, "cuda*; __cuda*;", ("CUDART=13",), "libcudart.so.13", _HEADERS),
     Library("libcudart.so.12", _RUNTIME, "cuda*; __cuda*;", ("CUDART=12",), "libcudart.so.12", _HEADERS),
-    Library("libcublas.so.13", ("math/cublas.cpp", "math/cublas_vectors.cpp"), "cublas*;"),
+    Library("libcublas.so.13", _CUBLAS, "cublas*;", needs=("libcuda.so.1", "libcublasLt.so.13")),
     Library("libcublasLt.so.13", ("math/cublaslt.cpp",), "cublasLt*;"),
     Library("libcurand.so.10", ("math/curand.cpp",), "curand*;"),
 )  # fmt: skip
@@ -70,10 +73,13 @@ def _digest(include: Sequence[Path]) -> str:
 
 def make(target: Path, include: Sequence[Path], flags: Sequence[str]) -> None:
     """Compiles them."""
-    _run(["-shared", "-Wl,-soname,libcuda.so.1", "-x", "c++", "/dev/null", "-o", "libcuda.so.1"], target)
+    stubs = target / "stubs"
+    stubs.mkdir()
+    for name in {name for library in LIBRARIES for name in library.needs}:
+        _run(["-shared", f"-Wl,-soname,{name}", "-x", "c++", "/dev/null", "-o", name], stubs)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda library: _compile(library, target, include, flags), LIBRARIES))
-    (target / "libcuda.so.1").unlink()
+    shutil.rmtree(stubs)
 
 
 def _compile(library: Library, target: Path, include: Sequence[Path], more: Sequence[str]) -> None:
@@ -82,7 +88,7 @@ def _compile(library: Library, target: Path, include: Sequence[Path], more: Sequ
     flags = [*_FLAGS, *more, *(f"-D{name}" for name in library.defines)]
     flags += [word for path in include for word in ("-isystem", str(path))]
     link = [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={version}"]
-    link += ["-Wl,--no-as-needed", "-L.", "-l:libcuda.so.1"]
+    link += ["-Wl,--no-as-needed", "-Lstubs", *(f"-l:{name}" for name in library.needs)]
     sources = [str(HERE.parent / name) for name in library.sources]
     refusals = target / f"{library.soname}.cpp"
     refusals.write_text(_refusals(library.declared, include) if library.declared else "")

@@ -1,8 +1,9 @@
 """Python runs this file when it starts in the environment of the GPU in software; `gpuless.use()` runs it, too.
 
 cuda.bindings.runtime carries NVIDIA's static runtime, which asks the driver for undocumented tables and fails without
-them. cuda.core calls a few functions of it: here they are done by the driver's own. Nothing but Python's library is
-imported, since a project's Python may not have gpuless.
+them. cuda.core calls a few functions of it: here they are done by the driver's own. PyTorch built for CUDA links to
+NVIDIA's runtime and libraries by their places: ours are loaded before it. Nothing but Python's library is imported,
+since a project's Python may not have gpuless.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_NAME = "cuda.bindings.runtime"
+_RUNTIME, _TORCH = "cuda.bindings.runtime", "torch"
+_OURS = ("libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10")
 _HERE = str(Path(__file__).resolve().parent)
 
 
@@ -64,33 +68,69 @@ def _replace(runtime: Any) -> None:
     runtime.cudaRuntimeGetVersion = runtime.getLocalRuntimeVersion = version
 
 
+def _is_for_cuda(spec: Any) -> bool:
+    runtime = Path(spec.origin).parent / "lib/libc10_cuda.so"
+    return runtime.is_file() and _OURS[0].encode() in runtime.read_bytes()
+
+
+def _load_libraries() -> None:
+    import ctypes  # here: each Python in the environment runs this file
+    import subprocess
+
+    words = [os.environ.get("GPULESS_PYTHON", sys.executable), "-P", "-m", "gpuless", "toolkit"]
+    environment = os.environ | {"PYTHONPATH": os.environ.get("GPULESS_PYTHONPATH", "")}
+    folder = subprocess.run(words, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    for name in _OURS:
+        ctypes.CDLL(f"{folder}/lib64/{name}", mode=ctypes.RTLD_GLOBAL)
+
+
 class _Loader(importlib.abc.Loader):
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
+    def __init__(self, inner: Any, execute: Callable[[Any, ModuleType], None]) -> None:
+        self._inner, self._execute = inner, execute
 
     def create_module(self, spec: Any) -> Any:
         return self._inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        self._inner.exec_module(module)
-        _replace(module)
+        self._execute(self._inner, module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def _load_runtime(loader: Any, module: ModuleType) -> None:
+    loader.exec_module(module)
+    _replace(module)
+
+
+def _load_torch(loader: Any, module: Any) -> None:
+    """A function that our libraries lack ends the process by its name when it is called, not when torch is loaded."""
+    _load_libraries()
+    os.environ.setdefault("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")  # then each tensor has bounds of its own
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(flags & ~os.RTLD_NOW | os.RTLD_LAZY)
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.setdlopenflags(flags)
+    module.backends.cudnn.enabled = False  # NVIDIA's closed library; torch has kernels of its own
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != _NAME:
+        if name not in (_RUNTIME, _TORCH):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec and spec.loader:
-            spec.loader = _Loader(spec.loader)
+        if spec and spec.loader and (name == _RUNTIME or _is_for_cuda(spec)):
+            spec.loader = _Loader(spec.loader, _load_runtime if name == _RUNTIME else _load_torch)
         return spec
 
 
 def install() -> None:
-    """From now on the module is changed when it is imported; at once if it has been."""
-    if _NAME in sys.modules:
-        _replace(sys.modules[_NAME])
-    elif not any(type(one).__name__ == "_Finder" and type(one).__module__ == __name__ for one in sys.meta_path):
+    """From now on the modules are changed when they are imported; cuda.bindings' at once if it has been."""
+    if _RUNTIME in sys.modules:
+        _replace(sys.modules[_RUNTIME])
+    if not any(type(one).__name__ == "_Finder" and type(one).__module__ == __name__ for one in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
