@@ -230,9 +230,9 @@ def cases(of: Operation, dtype: Dtype, most: int = FIRST) -> list[Case]:
         case for case in of.cases
         if dtype.name in case.dtypes and case.where == "any" and (own or not case.change) and fits(case)
     ][:most]  # fmt: skip
-    usual += [case for case in FURTHER.get(of.name, ()) if case not in usual]
     if "B" in of.dims and "T" in of.dims and not any(c.values["B"] > 1 < c.values["T"] for c in usual):
         usual += [_with_two_texts(case) for case in usual if case.values["T"] > 2][:1]
+    usual += [case for case in FURTHER.get(of.name, ()) if case not in usual]
     return sorted(usual, key=lambda case: all(case.values.get(d) == 1 for d in of.dims))  # that of one number last
 
 
