@@ -359,6 +359,7 @@ ADVICE = [  # a word of each repair: barriers in one of four places, another sta
     ("shared_histogram", {"BLANK_1": ""}, "between them;"),
     ("matmul_tile", {"swap": ("        __syncthreads();\n", "")}, "and another one after line 20"),
     ("scan", {"swap": ("const float before = n >= apart ? sums[n - apart] : 0.0f;\n        __syncthreads();\n        sums[n] += before;", "if (n >= apart) sums[n] += sums[n - apart];")}, "read into a variable"),
+    ("write_wmma", {"swap": ("sum);\n        __syncwarp();", "sum);")}, "put `__syncwarp()` before line 28."),
     ("stride", {"BLANK_2": "1"}, "index, a stride or a bound is wrong."),
     ("write_add", {"BLANK_1": "const int i = threadIdx.x; if (i < B * T * C) out[i] = a[i] + b[i] + blockIdx.x;"}, "the index does not depend on the block"),
     ("grid_sum", {"BLANK_3": "out[blockIdx.y] = sum"}, "are to be added, use `atomicAdd`"),
@@ -398,6 +399,13 @@ def test_what_stars_are_for_is_said_before_the_first_try(capfd: pytest.CaptureFi
         rung("learn", name)
         said = capfd.readouterr().out
         assert all(what in said for what in stars_of(by_name(name)))
+
+
+def test_a_chapter_is_read_in_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    for chapter in chapters():
+        assert rung("learn", chapter.exercises[-1].name, "--chapter") == 0
+        said = capfd.readouterr().out
+        assert said.startswith(f"# {chapter.title}") and "{draw" not in said
 
 
 def test_a_star_that_cannot_be_won_any_more_is_not_offered() -> None:

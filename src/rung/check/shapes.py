@@ -257,16 +257,15 @@ class Shapes:
         """The amount of work in it; None if too much. For unusual sizes the cost model may be too low."""
         dtype, tuning, size = self.trials.dtype, self.trials.tuning, self._size(values)
         flops = abs(self.operation.cost(values, dtype.size).flops)
-        threads, most_bytes, build = 0, MOST_BYTES_PYTHON, self._build(values)
+        threads, most_bytes = 0, MOST_BYTES if isinstance(self.rung, CudaRung) else MOST_BYTES_PYTHON
+        if flops > MOST_FLOPS / self.smaller * self.larger or size > most_bytes * self.larger:
+            return None
         if isinstance(self.rung, CudaRung):
             launches = self.rung.launches(values, dtype, tuning, self.trials.device)
-            threads, most_bytes = sum(math.prod(config.grid) * config.threads for _, config in launches), MOST_BYTES
-        if (
-            flops > MOST_FLOPS / self.smaller * self.larger
-            or size > most_bytes * self.larger
-            or threads > MOST_THREADS * max(self.scale, LEAST_THREADS) * self.larger
-        ):
+            threads = sum(math.prod(config.grid) * config.threads for _, config in launches)
+        if threads > MOST_THREADS * max(self.scale, LEAST_THREADS) * self.larger:
             return None
+        build = self._build(values)
         compiled = COMPILED * (build not in self.built)
         self.built.append(build)
         return 1 + compiled + threads / THREADS + flops / FLOPS + size / BYTES * self.smaller

@@ -32,6 +32,7 @@ def learn(
     web: Annotated[bool, typer.Option("--web", help="The course as a page in a browser, served here.")] = False,
     port: Annotated[int, typer.Option(help="With --web.")] = 8765,
     solution: Annotated[bool, typer.Option("--solution", help="Show the worked solution, line by line.")] = False,
+    chapter: Annotated[bool, typer.Option("--chapter", help="Show the exercise's chapter: what it is about.")] = False,
     of_class: Annotated[
         Path | None, typer.Option("--class", help="Grade a class: a folder with a folder of files for each learner.")
     ] = None,
@@ -47,7 +48,7 @@ def learn(
 
     Examples: rung learn · rung learn 3 · rung learn next --watch · rung hint 3 · rung learn --web
     """
-    from rung.learn import FOLDER, Progress, find
+    from rung.learn import FOLDER, Progress, chapter_of, find
 
     place, progress = source or FOLDER, Progress.read(folder)
     if web:
@@ -67,6 +68,9 @@ def learn(
         _list(progress.solved, place, json)
         return
     exercise = find(which, progress.solved, place)
+    if chapter:
+        print(chapter_of(exercise).plain)
+        return
     if solution:
         print("\n".join(f"{line}  // {note}" if note else line for line, note in exercise.worked))
         print(f"\n{exercise.why}")
@@ -109,7 +113,7 @@ def hint(which: Which, folder: Folder = Path(), source: From = None) -> None:
 
 
 def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
-    from rung.learn import KINDS, stars_of
+    from rung.learn import KINDS, chapter_of, stars_of
 
     print(f"{exercise.number}. {exercise.chapter}, {KINDS[exercise.kind]}: {exercise.task}", file=out)
     if exercise.goal:
@@ -118,6 +122,8 @@ def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
     for count, what in enumerate(stars_of(exercise), 1):
         print(f"{'★' * count:<3} {what}", file=out)
     print(f"\n{path} is the kernel. Change it, and run `rung learn {exercise.number}` again.", file=out)
+    if chapter_of(exercise).text:
+        print(f"`rung learn {exercise.number} --chapter` explains what it is about.", file=out)
     print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
 
 
@@ -154,13 +160,13 @@ def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
 
 
 def _celebrate(exercise: Exercise, facts: dict[str, Any], progress: Progress, out: TextIO) -> None:
-    from rung.learn import chapters, exercises, next_star
+    from rung.learn import chapter_of, exercises, next_star
 
     print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved.", file=out)
     if exercise.skill:
         print(f"You can now {exercise.skill}.", file=out)
     if facts["work"] and exercise.par:
-        said = f"Your kernel: {facts['work']:,} sectors and passes (reference: {exercise.par:,})"
+        said = f"Your kernel: memory traffic {facts['work']:,} (reference: {exercise.par:,})"
         if t := facts["times"]:  # predicted microseconds
             said += f"; predicted on an {t['gpu']} at {t['at']}: {t['mine']:.3g} us "
             said += f"(reference: {t['reference']:.3g} us, your best: {t['best']:.3g} us)"
@@ -172,7 +178,7 @@ def _celebrate(exercise: Exercise, facts: dict[str, Any], progress: Progress, ou
     print(f"`rung learn {exercise.number} --solution` shows the reference line by line.", file=out)
     if exercise.story:
         print(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", file=out)
-    chapter = next(c for c in chapters(exercise.folder) if c.title == exercise.chapter)
+    chapter = chapter_of(exercise)
     done = sum(e.name in progress.solved for e in chapter.exercises)
     later = (e for e in exercises(exercise.folder) if e.number > exercise.number and e.name not in progress.solved)
     further = "".join(f" Next: `rung learn {e.number}` ({e.title})." for e in [*later][:1])

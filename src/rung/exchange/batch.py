@@ -67,7 +67,7 @@ class _Judge:
         if self._process is None:
             words = [sys.executable, "-m", "rung.exchange.batch"]
             pipe = subprocess.PIPE
-            environment = os.environ | {BUDGET: "instructions"}
+            environment = os.environ | {BUDGET: "instructions", "OMP_NUM_THREADS": "1"}  # a core has one judge
             self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment)
         process = self._process
         assert process.stdin is not None and process.stdout is not None

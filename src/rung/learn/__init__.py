@@ -27,6 +27,7 @@ RECORD = ".rung-learn.json"  # in the folder with the learner's files
 BLANK = re.compile(r"BLANK_\d")
 IDEA = re.compile(r'^(idea += *|"")"[^"]*("|""")', re.MULTILINE)  # what a file's first lines say of it
 MARGIN = 0.95  # of the reference's traffic or time: what counts as better
+TRAFFIC = "sectors of 32 bytes in global memory, plus passes over the banks of shared memory"
 SAME = 1.03  # predicted times that differ by less are the same
 KINDS = {"fill": "fill the blanks", "bug": "find the bug", "predict": "predict the counts", "write": "write the kernel"}
 
@@ -137,18 +138,15 @@ def stars_of(exercise: Exercise) -> tuple[str, str, str]:
     if exercise.kind == "predict":
         return "the prediction is right", "at most one prediction was wrong", "right at the first run"
     first = "the result is right and the target is met" if exercise.goal or exercise.blocks else "the result is right"
-    second = f"at most {exercise.par:,} sectors and passes, as the reference has"
+    second = f"memory traffic of at most {exercise.par:,}, the reference's ({TRAFFIC})"
     if exercise.kind == "bug":
         here = f"(`{exercise.comment} here` at their ends; on the page, click their numbers)"
-        return (
-            first,
-            second,
-            f"your first marks are right: you mark the one or two lines to blame {here} and run, before any change",
-        )
+        third = f"your first marks are right: before any change you mark the one or two lines to blame {here}, and run"
+        return first, second, third
     if exercise.timed:
         return (first, f"predicted time within {SAME:g} of the reference's",
                 f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip
-    third = f"at most {exercise.best:,} sectors and passes (the reference has {exercise.par:,})"
+    third = f"memory traffic of at most {exercise.best:,}, less than the reference's"
     return first, second, third if exercise.best else "no hint was used"
 
 
@@ -164,6 +162,11 @@ class Chapter:
     page: str
     exercises: tuple[Exercise, ...]
     folder: Path
+
+    @property
+    def plain(self) -> str:
+        """The same for a terminal, which has no drawings."""
+        return re.sub(r"(?m)^\{draw .*\}$", "(a drawing: `rung learn --web`)", self.text).strip()
 
     @property
     def text(self) -> str:
@@ -203,6 +206,10 @@ def _exercise(name: str, number: int, chapter: str, facts: dict[str, Any], folde
 
 def exercises(folder: Path = FOLDER) -> tuple[Exercise, ...]:
     return tuple(e for chapter in chapters(folder) for e in chapter.exercises)
+
+
+def chapter_of(exercise: Exercise) -> Chapter:
+    return next(chapter for chapter in chapters(exercise.folder) if exercise in chapter.exercises)
 
 
 def by_name(name: str, folder: Path = FOLDER) -> Exercise:

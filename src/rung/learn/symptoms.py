@@ -85,13 +85,24 @@ def with_barriers(source: str, repair: str, first: int, second: int) -> str:
 def _mend(fault: EmulatorFault, block: Sequence[int], hows: list[str], repair: str, sums: bool) -> str:
     """What repairs a race of two threads."""
     here, there = fault.place, fault.related[0]
-    unit, shared = "thread" if block else "program", fault.record.get("memory") != "global"
-    first, second = sorted(p.get("line", 0) for p in (here, there))
-    which = ""
+    shared, which = fault.record.get("memory") != "global", ""
     if shared and block:
         one_warp = _warp(here, block) == _warp(there, block)
         way = "is enough only if no other warp uses these elements" if one_warp else "orders the lanes of one warp only"
         which = f"; `__syncwarp()` {way}"
+    mend = _mend_of(fault, block, hows, repair, sums, which)
+    if block and math.prod(block) <= WARP:  # its lanes are all there is to wait for
+        return mend.removesuffix(which).replace("`__syncthreads()`", "`__syncwarp()`")
+    return mend
+
+
+def _mend_of(
+    fault: EmulatorFault, block: Sequence[int], hows: list[str], repair: str, sums: bool, which: str
+) -> str:
+    """In a block of many warps; `which` is said of barriers."""
+    here, there = fault.place, fault.related[0]
+    unit, shared = "thread" if block else "program", fault.record.get("memory") != "global"
+    first, second = sorted(p.get("line", 0) for p in (here, there))
     if repair and first == second:
         found = "One round of the loop reads what another thread wrote in the round before: put `__syncthreads()` at"
         return f"{found} the start or at the end of each round{which}"
@@ -172,6 +183,8 @@ def of_error(error: RungError, values: Values) -> Symptom:
     known = re.search(r'identifier "(\w+)" is undefined', text)
     renamed = _RENAMED.get(known[1], "") if known else ""
     more = f" Since Volta it is called {renamed}: the mask names the lanes that take part." if renamed else ""
+    if "integral or unscoped enum type" in text and re.search(r"\b\w+ = \w+ [-+*/] \w+;", text):
+        more += "\nA pointer stands for a whole array; each thread computes single elements, such as `out[i]`."
     if " is 0." in text and values:
         more += f" That is so at {', '.join(f'{n} = {v:.4g}' for n, v in values.items() if n.isupper())}."
     return Symptom(kind, "wrong", text + more, lines, {"instead": renamed})

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rung.errors import RungError
-from rung.learn import KINDS, Exercise, Progress, by_name, chapters, digest, find, stars_of
+from rung.learn import KINDS, Exercise, Progress, by_name, chapter_of, chapters, digest, find, stars_of
 from rung.show import colours
 
 PAGE = Path(__file__).parent / "page"
@@ -118,7 +118,7 @@ class Course:
         path = self.folder / exercise.file
         if not path.exists():
             path.write_text(exercise.source, encoding="utf-8")
-        chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
+        chapter = chapter_of(exercise)
         seen = progress.hints.get(exercise.name, 0)
         solved = exercise.name in progress.solved
         text, (ran, last) = path.read_text(encoding="utf-8"), self.drawn.get(exercise.name, ("", {}))
@@ -141,7 +141,7 @@ class Course:
         """The chapter's page with its drawings, for which kernels are run: asked for when the rest is shown."""
         _shown.set()
         exercise = find(number, None, self.source)
-        chapter = next(c for c in chapters(self.source) if exercise in c.exercises)
+        chapter = chapter_of(exercise)
         return {"about": as_html(chapter.text, chapter.folder, draw)}
 
     def solution(self, number: str) -> dict[str, Any]:

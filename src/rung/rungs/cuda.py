@@ -51,6 +51,7 @@ def _size(entry: header.Launch) -> int:
     return sum(len(str(size)) for size in sizes)
 
 
+@lru_cache(maxsize=256)
 def _of_a_ladder(path: Path) -> bool:
     return INCLUDE.parent in path.resolve().parents
 

@@ -3,6 +3,7 @@ first use. Nothing but the standard library is imported."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import lzma
 import os
@@ -27,6 +28,7 @@ FLAGS = (
 X86_64 = ("-mavx2", "-mf16c", "-mfma")  # what a wheel's library needs of the processor
 
 
+@functools.cache
 def digest() -> str:
     """Of the sources."""
     found = hashlib.sha256(OPCODES.read_bytes())

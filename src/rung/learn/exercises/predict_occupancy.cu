@@ -8,7 +8,7 @@ block  = 256
 ---*/
 #include "rung.cuh"
 
-constexpr float ANSWER_BLOCKS = BLANK_1;  // blocks that a multiprocessor of an H100 holds at once
+constexpr float ANSWER_BLOCKS = BLANK_1;  // blocks that a multiprocessor of an H200 holds at once
 
 extern "C" __global__ void row_sum(const float* x, float* out, int N)
 {

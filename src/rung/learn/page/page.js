@@ -266,7 +266,7 @@ function wrongMap({ output, pairs, map, wrong, shape }) {
 function numbers({ work, times: t }) {
   const table = made("table", undefined, { className: "numbers" }), us = (n) => `${+n.toPrecision(3)} us`, count = (n) => n.toLocaleString("en");
   table.append(row(["", "yours", ...(t?.mine ? ["your best"] : []), "reference"], "th"));
-  table.append(row(["sectors and passes", count(work), ...(t?.mine ? [""] : []), count(exercise.par)], "td"));
+  table.append(row(["memory traffic (sectors and passes)", count(work), ...(t?.mine ? [""] : []), count(exercise.par)], "td"));
   if (t?.mine) table.append(row([`predicted on an ${t.gpu} at ${t.at}`, us(t.mine), us(t.best), us(t.reference)], "td"));
   return table;
 }
