@@ -234,3 +234,7 @@ def test_of_a_large_file_the_kernels_that_run_are_read(tmp_path: Path) -> None:
     every = gpuless("run", "--json", source, "7")
     report = json.loads(every.stdout)
     assert [(fault["kind"], fault["place"]["line"]) for fault in report["findings"]] == [("race", 8)], every
+    counted = gpuless("count", "--json", source)
+    kernels = json.loads(counted.stdout)["kernels"]
+    assert [(one["kernel"], one["figures"]["launches"]) for one in kernels] == [("grow<3>", 1)], counted
+    assert kernels[0]["figures"]["instructions"] > 1000 and kernels[0]["figures"]["microseconds"] > 0

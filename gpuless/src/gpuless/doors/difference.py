@@ -1,5 +1,5 @@
-"""`gpuless diff A B`: what the kernels of two programs, or of one program compiled in two ways, need and do;
-limits on the growth end with exit code 1."""
+"""`gpuless count`: what a program's kernels need and do. `gpuless diff A B`: the same of two programs, or of one
+program compiled in two ways; limits on the growth end with exit code 1."""
 
 from __future__ import annotations
 
@@ -49,6 +49,28 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def count(words: Sequence[str]) -> int:
+    made = argparse.ArgumentParser(
+        prog="gpuless count", usage="gpuless count [OPTIONS] main.cu|COMMAND [ARGUMENT ...]", allow_abbrev=False,
+        description="Microseconds are computed by the model of the GPU, not measured.",
+    )  # fmt: skip
+    made.add_argument("--gpu", default=gpus.USUAL, help=f"the GPU that programs see (default {gpus.USUAL})")
+    made.add_argument("--nvcc", default="", metavar="OPTIONS", help="nvcc's options")
+    made.add_argument("--json", action="store_true", help="one JSON document")
+    made.add_argument("program", type=Path)
+    made.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = made.parse_args(words)
+    gpu = gpus.find(options.gpu)
+    how = building.Options(more=tuple(shlex.split(options.nvcc)), gpu=gpu.key)
+    rows = figures_of(options.program, how, options.arguments, gpu)
+    if options.json:
+        kernels = [{"kernel": name, "figures": row} for name, row in rows.items()]
+        print(json.dumps({"schema": "gpuless/1", "verb": "count", "gpu": gpu.key, "kernels": kernels}, indent=1))
+    for name, row in rows.items() if not options.json else ():
+        print(name, *(f"  {label_of(figure, gpu.name):44}{row[figure]:>16,.6g}" for figure in FIGURES), sep="\n")
+    return 0
+
+
 def limits_of(words: Sequence[str]) -> dict[str, float]:
     found = {}
     for word in words:
@@ -85,8 +107,9 @@ def run(words: Sequence[str]) -> int:
 
 
 def figures_of(path: Path, options: building.Options, arguments: Sequence[str], gpu: gpus.Gpu) -> dict[str, Row]:
-    """Of each kernel of a program: it runs once to count, and once to be simulated."""
-    command = [str(building.program([path], options)), *arguments]
+    """Of each kernel of a program, or of another command: it runs once to count, and once to be simulated."""
+    of_source = path.suffix in building.SOURCES
+    command = [str(building.program([path], options) if of_source else path), *arguments]
     rows: dict[str, Row] = {}
     with tempfile.TemporaryDirectory(prefix="gpuless-diff-") as folder:
         counts, simulated = Path(folder, "counts"), Path(folder, "simulated")
@@ -141,6 +164,9 @@ def table(pairs: Sequence[tuple[str, Row, Row]], gpu: str) -> str:
         lines.append(name)
         for figure in FIGURES:
             grown = f"{100 * (b[figure] / a[figure] - 1):+.1f} %" if a[figure] and a[figure] != b[figure] else ""
-            what = figure if figure != "microseconds" else f"microseconds ({gpu}, by the model)"
-            lines.append(f"  {what:44}{a[figure]:>16,.6g}{b[figure]:>16,.6g}{grown:>10}")
+            lines.append(f"  {label_of(figure, gpu):44}{a[figure]:>16,.6g}{b[figure]:>16,.6g}{grown:>10}")
     return "\n".join(lines)
+
+
+def label_of(figure: str, gpu: str) -> str:
+    return figure if figure != "microseconds" else f"microseconds ({gpu}, by the model)"

@@ -18,6 +18,7 @@ from gpuless.facts import gpus
 
 _USAGE = """gpuless run main.cu [FILE.cu ...] [OPTIONS] [[--] ARGUMENT ...]    compile a CUDA program and run it
 gpuless run [OPTIONS] COMMAND [ARGUMENT ...]                       run a program, a test suite, make, ...
+gpuless count [OPTIONS] main.cu|COMMAND [ARGUMENT ...]             what its kernels need, do and take by a model
 gpuless diff [OPTIONS] A.cu B.cu [ARGUMENT ...]                    what the kernels of two programs need and do
 gpuless nvcc ...                                                   NVIDIA's nvcc, for the GPU in software
 gpuless toolkit                                                    the folder for CUDAToolkit_ROOT, CUDA_HOME
@@ -214,13 +215,19 @@ def lsp(_: Sequence[str]) -> int:
     return 0
 
 
+def count(words: Sequence[str]) -> int:
+    from gpuless.doors import difference
+
+    return difference.count(words)
+
+
 def diff(words: Sequence[str]) -> int:
     from gpuless.doors import difference
 
     return difference.run(words)
 
 
-VERBS = {"run": run, "diff": diff, "nvcc": nvcc, "toolkit": toolkit_folder, "lsp": lsp}
+VERBS = {"run": run, "count": count, "diff": diff, "nvcc": nvcc, "toolkit": toolkit_folder, "lsp": lsp}
 
 
 def main(words: Sequence[str] | None = None) -> None:
