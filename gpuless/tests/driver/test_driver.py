@@ -155,6 +155,26 @@ def test_a_race_is_told_and_the_launch_goes_on(tmp_path: Path) -> None:
     assert [one["kind"] for one in records if one["record"] == "fault"] == ["race"]
 
 
+EXCHANGE = """
+extern "C" __global__ void reset(int* x) { atomicExch(x + threadIdx.x, 7); }
+extern "C" __global__ void swap(int* x, int* y) { y[threadIdx.x] = atomicExch(x + threadIdx.x, 7); }
+"""
+
+
+def test_an_exchange_whose_old_value_nobody_takes_reads_nothing(tmp_path: Path) -> None:
+    text = """
+        import ctypes
+        x, y = ok(driver.cuMemAlloc(128)), ok(driver.cuMemAlloc(128))
+        for name, values in NAMES:
+            f = driver.CUfunction(int(kernel(name, TEXT).handle))
+            ok(driver.cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, 0, ((int(x), int(y))[:values], (ctypes.c_void_p,) * values), 0))
+            ok(driver.cuCtxSynchronize())
+        """.replace("TEXT", repr(EXCHANGE))
+    check(text.replace("NAMES", "[('reset', 1), ('swap', 2)]"), tmp_path)
+    records = check(text.replace("NAMES", "[('swap', 2)]"), tmp_path, 101)
+    assert [one["kind"] for one in records if one["record"] == "fault"] == ["unwritten"]
+
+
 REDUCE = """
 struct alignas(64) Map { char bytes[128]; };
 extern "C" __global__ void least(const __grid_constant__ Map map, const int4* from)

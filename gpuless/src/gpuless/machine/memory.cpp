@@ -811,7 +811,8 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
     if (lanes) {
         uint8_t* at[WARP];
         located(w, op, op.s[0], lanes, at, true);
-        look_for_unwritten(w, op, lanes, at, op.bytes);
+        uint32_t* const d = w.target(op.out);
+        if (how != EXCH || d != w.r[SINK]) look_for_unwritten(w, op, lanes, at, op.bytes);  // else it is a write
         const bool swaps = how == CAS || how == CAST;
         const unsigned size = op.bytes / count, words = size / 4;
         Row first, second;
@@ -823,7 +824,6 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
             const uint32_t* const low = registers ? from + i * words * WARP : from;
             return low[l] | (words == 2 && registers ? uint64_t(low[WARP + l]) << 32 : 0);
         };
-        uint32_t* const d = w.target(op.out);
         each(lanes, [&](unsigned l) {
             for (unsigned i = 0; i < count; i++) {
                 uint64_t old = 0;
