@@ -185,7 +185,7 @@ class _Trial:
             return replace(verdict, symptoms=[found, *verdict.symptoms], cases=0)
         wrong = marked - seen - self.exercise.bug_lines
         says = f"No: {_lines(wrong)} {'are' if len(wrong) > 1 else 'is'} not to blame." if wrong else (
-            f"{_lines(marked)} is one of two lines: which is the other?"
+            f"Right so far: {_lines(marked)} is one of two lines. Which is the other?"
         )  # fmt: skip
         kind = "not here" if wrong else "one of two"
         return Verdict("wrong", [Symptom(kind, "wrong", says, tuple(sorted(wrong or marked)))])

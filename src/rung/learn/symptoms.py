@@ -119,7 +119,7 @@ def _mend_of(
         return "Blocks cannot wait for each other within a kernel: let another kernel read it, or use an atomic"
     if first == second:
         found = "One statement both reads and writes it: read into a variable, `__syncthreads()`, then write; and"
-        return f"{found} `__syncthreads()` again before the next round"
+        return f"{found} `__syncthreads()` again before the next round, in a loop that no thread leaves early"
     return REPAIRS["b"] + which
 
 
@@ -212,7 +212,7 @@ def of_deviation(found: Deviation) -> Symptom:
     else:
         says = (
             f"the elements of {found.name} are near, but their relative error is {found.norm:.2g} in all "
-            f"(allowed: {found.norm_cap:.2g}): something is kept in too few bits."
+            f"(allowed: {found.norm_cap:.2g}): too few bits are kept, or two nearly equal numbers are subtracted."
         )
     return Symptom("inexact", "wrong", says, (), {"output": found.name, "error": found.norm})
 
