@@ -98,7 +98,7 @@ def generate(
         Path | None, typer.Option("--output", "-o", help="Write JSON lines here; a run that was stopped is resumed.")
     ] = None,
 ) -> None:
-    """Write text with a model of GPT-2's or Llama's kind.
+    """Write text with a language model: GPT-2, Llama, Qwen, Mistral, Gemma 3, StarCoder2, also from a GGUF file.
 
     rung generate "Once upon a time"
 
@@ -114,6 +114,8 @@ def generate(
     """
     if logprobs and not json_:
         raise RungError("log-probabilities are part of the JSON output; add --json.")
+    if "" in (stop or ()):
+        raise RungError("--stop is empty; give the text that ends a text, or leave it out.")
     texts = _prompts(text, prompt, file, prompts)
     begin(device, dtype, ray, long=any(len(text) > LONG for text in texts))
     device = options.device_of(gpus, device, ray)

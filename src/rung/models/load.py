@@ -15,10 +15,9 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, Unpack, overload
 
-import torch
-
 from gpuless.base.processors import processors
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.activations import capture
 from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
@@ -54,6 +53,7 @@ class Keywords(TypedDict, total=False):
     num_samples: int
     stop: str | Sequence[str]
     stop_tokens: int | Sequence[int] | None  # None: the end of text as the model's config names it
+    ignore_eos: bool  # and then no token ends a text
     slide: bool
     echo: bool
     logprobs: bool
@@ -339,8 +339,7 @@ class Model:
 
     def run(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Keywords]) -> Run:
         """A run over prompts that has not begun; iterate over it. Prompts are texts or token lists."""
-        if isinstance(prompts, torch.Tensor):
-            prompts = prompts.tolist()
+        prompts = _plain(prompts)
         if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
             raise RungError("prompts are a list, of texts or of lists of tokens.")
         given: dict[str, Any] = dict(options)
@@ -349,8 +348,9 @@ class Model:
                 raise RungError("max_tokens and max_new_tokens mean the same; give one of them.")
             given["max_new_tokens"] = given.pop("max_tokens")
         stop, stop_tokens = given.get("stop", ()), given.get("stop_tokens")
+        ignoring = given.pop("ignore_eos", False)
         if stop_tokens is None:
-            stop_tokens = self.config.eos
+            stop_tokens = () if ignoring else self.config.eos
         given["stop"] = _list("stop", (stop,) if isinstance(stop, str) else stop)
         given["stop_tokens"] = _list("stop_tokens", (stop_tokens,) if isinstance(stop_tokens, int) else stop_tokens)
         if isinstance(given.get("schema"), Mapping):
@@ -379,9 +379,8 @@ class Model:
                 f"a prompt is a text or a list of tokens, not {prompt!r}; "
                 "generate takes one text, or a list of prompts: [[1, 2, 3]] is one prompt of three tokens."
             )
-        if isinstance(prompt, torch.Tensor):
-            prompt = prompt.tolist()
-        numbers = list(prompt) if isinstance(prompt, Iterable) else [prompt]
+        given = _plain(prompt)
+        numbers = list(given) if isinstance(given, Iterable) else [given]
         kinds = set(map(type, numbers))  # not number by number: scores of short texts would wait for it
         if not all(issubclass(kind, Integral) and not issubclass(kind, bool) for kind in kinds):
             raise RungError(f"a prompt of tokens holds whole numbers; got {str(numbers)[:60]}.")
@@ -396,6 +395,11 @@ class Model:
             if any(isinstance(p, str) for p in prompts):
                 raise
             return None
+
+
+def _plain(tokens: Any) -> Any:
+    """Lists of what torch or numpy holds."""
+    return tokens.tolist() if hasattr(tokens, "tolist") else tokens
 
 
 def _list(name: str, values: Any) -> tuple[Any, ...]:

@@ -8,14 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
+from rung.lazy import F, torch
 from rung.models.cache import Cache
 from rung.models.family import Attention, Config
 from rung.models.score import Rater
@@ -69,15 +65,24 @@ class Activation:
     normed: str = ""  # after a norm and a product
 
 
-_gelu_tanh = partial(F.gelu, approximate="tanh")
+
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
 # Kernels and compiled code know an activation by its place here: the decode ladder and the CPU have the first ones.
 ACTIVATIONS = {
     "gelu_tanh": Activation(_gelu_tanh, ladder="gelu", fused="matmul_gelu", normed="layernorm_matmul"),
-    "gelu_erf": Activation(F.gelu),
-    "relu": Activation(F.relu, ladder="relu"),
-    "swiglu": Activation(F.silu, True, ladder="swiglu", fused="matmul_swiglu", normed="rmsnorm_matmul"),
+    "gelu_erf": Activation(lambda x: F.gelu(x)),
+    "relu": Activation(lambda x: F.relu(x), ladder="relu"),
+    "swiglu": Activation(lambda x: F.silu(x), True, ladder="swiglu", fused="matmul_swiglu", normed="rmsnorm_matmul"),
     "geglu_tanh": Activation(_gelu_tanh, True),
 }
+
+
+def named(dtype: torch.dtype) -> str:
+    """A dtype's name."""
+    return str(dtype).removeprefix("torch.")
 
 
 def place_of(activation: str) -> int:
@@ -160,7 +165,7 @@ class Plan(Operations):
     name: str
     on: str  # one of DEVICES
     dtype: str  # one of DTYPES
-    cache_dtype: torch.dtype
+    cache_dtype: str  # of keys and values
     # Whether sequences go through the operations one by one: their results are then bitwise independent of their
     # neighbours, and no work is wasted on padding.
     prompts_alone: bool = False
@@ -250,7 +255,7 @@ class TorchPlan(Plan):
         self.device, self.stored, self.compute = device, stored, compute
         self.window, self.global_tokens = window, global_tokens
         self.on = device.type
-        self.cache_dtype = compute
+        self.cache_dtype = named(compute)
 
     def matrix(self, weight: torch.Tensor) -> Linear:
         if self.stored == torch.int8:
@@ -391,6 +396,8 @@ def _no_plans_by_shape(device: torch.device) -> AbstractContextManager[None]:
     """On a GPU cuDNN would make a plan for each new length, which is one per token."""
     if device.type != "cuda":
         return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
     made: AbstractContextManager[None] = sdpa_kernel(
         [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     )

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
-import torch
+import numpy as np
 
 from rung.errors import RungError
+from rung.lazy import torch
 
 WORD = 0xFFFFFFFF
 MOST_PENALTY = 1e6  # logits stay finite
 COLDEST = 1e-5  # a lower temperature is greedy: its inverse would leave float32's range
+MOST_NUCLEUS = 1024  # tokens that are sorted, unless they are too few
 NOT_FINITE = "the model's logits are no finite numbers; its weights are broken, or too large for its dtype."
 
 
@@ -94,29 +96,28 @@ def _flag(name: str) -> str:
 
 
 class Penalties:
-    """The tokens of each sequence in a batch, and their penalties."""
+    """A text's tokens, and their penalties."""
 
-    def __init__(self, sampling: Sampling, prompts: Sequence[Sequence[int]], vocabulary: int) -> None:
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocabulary: int) -> None:
         self.sampling = sampling
-        self.seen = torch.zeros(len(prompts), vocabulary, dtype=torch.bool, device="cpu")
-        self.counts = torch.zeros(len(prompts), vocabulary, dtype=torch.float32, device="cpu")
-        for row, prompt in enumerate(prompts):
-            self.seen[row, list(prompt)] = True
+        self.seen = np.zeros(vocabulary, bool)
+        self.counts = np.zeros(vocabulary, np.float32)
+        self.seen[list(prompt)] = True
 
-    def add(self, tokens: torch.Tensor) -> None:
-        """One more token for each sequence."""
-        rows = torch.arange(len(tokens), dtype=torch.int64, device="cpu")
-        self.seen[rows, tokens] = True
-        self.counts[rows, tokens] += 1
+    def add(self, token: int) -> None:
+        """One more token of the text."""
+        self.seen[token] = True
+        self.counts[token] += 1
 
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """(B, V) -> (B, V)"""
+    def apply(self, logits: np.ndarray) -> np.ndarray:
+        """(..., V) -> (..., V)"""
         s = self.sampling
         if s.repetition_penalty != 1:
-            harder = torch.where(logits > 0, logits / s.repetition_penalty, logits * s.repetition_penalty)
-            logits = torch.where(self.seen, harder, logits)
+            harder = np.where(logits > 0, logits / s.repetition_penalty, logits * s.repetition_penalty)
+            logits = np.where(self.seen, harder, logits)
         if s.presence_penalty or s.frequency_penalty:
-            logits = logits - s.presence_penalty * (self.counts > 0) - s.frequency_penalty * self.counts
+            used = (self.counts > 0).astype(np.float32)
+            logits = logits - s.presence_penalty * used - s.frequency_penalty * self.counts
         return logits
 
 
@@ -137,7 +138,7 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
     # The most likely tokens whose sum reaches top_p, including the one that crosses it.
     # Sorting a whole vocabulary costs more than a small model's step, and the nucleus is rarely large.
-    for size in (min(1024, p.shape[-1]), p.shape[-1]):
+    for size in (min(MOST_NUCLEUS, p.shape[-1]), p.shape[-1]):
         largest, order = p.topk(size, dim=-1)
         before = largest.double().cumsum(-1) - largest
         if bool((before[:, -1] >= top_p).all()):
@@ -148,6 +149,40 @@ def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
 def choose(logits: torch.Tensor, sampling: Sampling, uniforms: Sequence[float]) -> torch.Tensor:
     """(B, V) logits, one random number per row -> (B) tokens."""
     return likeliest(logits) if sampling.temperature == 0 else pick(distribution(logits, sampling), uniforms)
+
+
+def choose_on_host(logits: np.ndarray, sampling: Sampling, uniforms: Sequence[float]) -> list[int]:
+    """`choose` without torch."""
+    best = logits.argmax(-1)
+    largest = np.take_along_axis(logits, best[:, None], -1)
+    if not np.isfinite(largest).all():
+        raise RungError(NOT_FINITE)
+    if sampling.temperature == 0:
+        return list(map(int, best))
+    return [_pick(row, sampling, u) for row, u in zip(logits - largest, uniforms, strict=True)]
+
+
+def _pick(logits: np.ndarray, sampling: Sampling, u: float) -> int:
+    """The token of a row (V) whose largest logit is 0."""
+    if sampling.top_k is not None and sampling.top_k < len(logits):
+        logits = np.where(logits < np.partition(logits, -sampling.top_k)[-sampling.top_k], -np.inf, logits)
+    p = np.exp(logits / max(sampling.temperature, COLDEST))
+    p /= p.sum()
+    if sampling.top_p < 1:
+        for size in (min(MOST_NUCLEUS, len(p)), len(p)):
+            order = np.argpartition(p, -size)[-size:]
+            order = order[np.argsort(-p[order], kind="stable")]
+            before = np.cumsum(p[order], dtype=np.float64) - p[order]
+            if before[-1] >= sampling.top_p:
+                break
+        kept = order[before < sampling.top_p]
+        whole, p = p, np.zeros_like(p)
+        p[kept] = whole[kept]
+    if sampling.min_p > 0:
+        p[p < sampling.min_p * p.max()] = 0
+    cumulative = np.cumsum(p, dtype=np.float64)
+    last = np.searchsorted(cumulative, cumulative[-1])  # as in `pick`
+    return int(min(np.searchsorted(cumulative, u * cumulative[-1], side="right"), last))
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
+from rung.lazy import inference, torch
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.plan import Plan
@@ -31,20 +30,19 @@ class Transformer:
         x: torch.Tensor = self.config.family.forward(self.plan, self.config, self.weights, tokens, cache)
         return x
 
-    @torch.no_grad()  # not inference mode: a caller may go on with the tensor
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """(B, T) -> (B, T, V) in float32, without a cache."""
-        tokens = tokens.to(self.plan.device)
-        return self._head(self.hidden(tokens))
+        with torch.no_grad():  # not inference mode: a caller may go on with the tensor
+            return self._head(self.hidden(tokens.to(self.plan.device)))
 
-    @torch.inference_mode()
+    @inference
     def advance(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
         """Append these tokens to the cache's sequences; logits (rows, V) in float32 for what follows each."""
         logits = self._next(tokens, cache)
         cache.advance([len(ids) for ids in tokens])
         return logits
 
-    @torch.inference_mode()
+    @inference
     def advance_all(self, ids: Sequence[int], cache: Cache) -> torch.Tensor:
         """Append tokens to the cache's one sequence; logits (T, V) in float32 for what follows each of them."""
         logits = self._head(self.hidden(integers([list(ids)], self.plan.device), cache))[0]
@@ -76,7 +74,7 @@ class Transformer:
     def new_cache(self, rows: int, capacity: int) -> Cache:
         """An empty cache for this many sequences of up to this many tokens."""
         c = self.config
-        return Cache(c.layers, rows, c.NKV, capacity, c.HS, self.plan.cache_dtype, self.plan.device)
+        return Cache(c.layers, rows, c.NKV, capacity, c.HS, getattr(torch, self.plan.cache_dtype), self.plan.device)
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class PlanScorer:
                 rated = self._rate(integers([list(ids)]), whole)
             yield rated
 
-    @torch.inference_mode()
+    @inference
     def _rate(self, tokens: torch.Tensor, whole: bool) -> Rated:
         model = self.transformer
         # A copy, since the plan may reuse its buffers.
