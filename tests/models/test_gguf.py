@@ -70,7 +70,7 @@ def write(folder: Path, path: Path, format: int = 0, *, tokens: bool = True, **c
             writer.add_sliding_window(parsed.window)
         if parsed.rope.kind == "llama3":
             plain, scaled = (rope.angles(parsed.HS, 2)[1] for rope in (Rope(parsed.rope.base), parsed.rope))
-            writer.add_tensor("rope_freqs.weight", (plain / scaled).float().numpy())
+            writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
     if tokens:
         add_tokens(writer, folder)
     for name, value in changed.items():

@@ -116,6 +116,22 @@ def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str, fields: d
         assert all(np.array_equal(a, b) for a, b in zip(reversed(together), rated, strict=True))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fields", [gpt2(96, 3, 200), ODD])
+def test_means_of_hidden_states_are_torchs_whatever_the_company(dtype: str, fields: dict[str, Any]) -> None:
+    config, weights, plan = loaded(dtype, **fields)
+    library = engine.available(dtype)
+    assert library is not None
+    texts = [models.some_ids(n, seed=n) for n in (1, 40, 17, 64)]
+    native = CpuSteps(library, config, weights, 2)
+    together = native.means(texts)
+    assert np.array_equal(together[::-1], native.means(texts[::-1]))
+    transformer, tolerance = Transformer(config, weights, plan), {"float32": 1e-5}.get(dtype, 2e-2)
+    for ids, found in zip(texts, together, strict=True):
+        right = transformer.hidden(torch.tensor([ids]))[0].float().mean(0)
+        assert float((torch.from_numpy(found) - right).norm() / right.norm()) < tolerance
+
+
 def test_prompts_of_several_passes_and_windows_are_transformers() -> None:
     folder = models.saved(n_positions=1100, n_layer=1)
     ids = models.some_ids(1090)

@@ -23,6 +23,7 @@ from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.batching.worker_pool import Setup, WorkerPool
+from rung.models.cpu.plan import NativeRater
 from rung.models.drafts import NGRAM, drafting
 from rung.models.family import read_config, requested, shortened
 from rung.models.folders import find
@@ -270,11 +271,25 @@ class Model:
             raise RungError(f"pooling is {pooling!r}; it must be 'mean' or 'last'.")
         if not isinstance(texts, str) and not len(texts := list(texts)):
             raise RungError("embed takes a text, or a list of at least one.")
-        vectors = []
-        for text in [texts] if isinstance(texts, str) else texts:
-            states = self.hidden_states(text, [layer])[0][0].float()  # (T, C)
-            vectors.append(states.mean(0) if pooling == "mean" else states[-1])
+        given = [texts] if isinstance(texts, str) else texts
+        if pooling == "mean" and layer in (-1, self.config.layers):
+            vectors = [torch.tensor(mean) for mean in self.means(given)]
+        else:
+            states = (self.hidden_states(text, [layer])[0][0].float() for text in given)  # (T, C)
+            vectors = [one.mean(0) if pooling == "mean" else one[-1] for one in states]
         return vectors[0] if isinstance(texts, str) else torch.stack(vectors)
+
+    def means(self, texts: Sequence[str | Sequence[int]]) -> Iterator[list[float]]:
+        """The mean of each text's last hidden states, as soon as it is known."""
+        given, context = [self._text(text).ids for text in texts], self.config.context
+        for ids in given:
+            if not 1 <= len(ids) <= context:
+                raise RungError(f"embeddings are of texts of 1 to {context:,} tokens; got {len(ids):,}.")
+        if isinstance(self.rater, NativeRater):
+            yield from (mean.tolist() for mean in self.rater.means(given))
+        else:
+            for ids in given:
+                yield self.hidden_states(ids, [-1])[0][0].float().mean(0).tolist()
 
     def _tokens(self, ids: Any, who: str) -> torch.Tensor:
         """Tokens (T) or (B, T), checked."""

@@ -16,6 +16,7 @@ from rung.models.tokenizer import Tokenizer
 
 LONGEST = 1 << 16  # characters of a schema
 DEEP = "the schema is nested too deeply; give a flatter one."
+NO_TOKEN = "the schema leaves no token to choose: it refers to itself without end, or is too deep."
 GRAMMAR = "%llguidance {}"  # the first line of a schema that is a grammar in llguidance's form of Lark
 
 
@@ -39,7 +40,7 @@ class Constraint:
         allowed[: len(known)] = known
         allowed[self._ends] = self._matcher.is_accepting()
         if not allowed.any():
-            raise RungError("the schema leaves no token to choose: it refers to itself without end, or is too deep.")
+            raise RungError(NO_TOKEN)
         if isinstance(scores, np.ndarray):
             return np.where(allowed, scores, -np.inf)
         return scores.masked_fill(torch.from_numpy(~allowed).to(scores.device), -np.inf)
@@ -70,7 +71,10 @@ def compiled(schema: str, tokenizer: Tokenizer) -> Any:
     grammar = LLMatcher.grammar_from_lark(schema) if schema.startswith(GRAMMAR) else _of_schema(schema)
     if problem := LLMatcher.validate_grammar(grammar, _vocabulary(tokenizer)):
         raise RungError(f"the schema is not one that can be followed ({' '.join(problem.split())[:160]}).")
-    return LLMatcher(_vocabulary(tokenizer), grammar, log_level=0)
+    made = LLMatcher(_vocabulary(tokenizer), grammar, log_level=0)
+    if not any(made.deep_copy().compute_bitmask()):
+        raise RungError(NO_TOKEN)
+    return made
 
 
 def _of_schema(schema: str) -> Any:

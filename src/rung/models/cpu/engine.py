@@ -88,6 +88,7 @@ def _bind(path: Path) -> ctypes.CDLL | None:
         function.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4]
     library.rung_rate.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_int32,
                                   ctypes.c_void_p]  # fmt: skip
+    library.rung_mean.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 3]
     return library
 
 
@@ -171,15 +172,25 @@ class CpuSteps:
 
     def rate(self, windows: Sequence[Sequence[int]], whole: bool) -> list[np.ndarray]:
         """For each window (T - 1, 3): log-probability of its tokens after the first; if `whole`, rank and entropy."""
-        runs = [Run(ids[:-1], 0, 0) for ids in windows]
-        counts = [len(run.tokens) for run in runs]
-        x = self._embed_runs(runs)
+        x, places = self._alone([ids[:-1] for ids in windows])
         targets = np.array([token for ids in windows for token in ids[1:]], np.int64)
         figures = np.empty((len(targets), 3), np.float32)
-        places = [(0, end - count, count) for end, count in zip(itertools.accumulate(counts), counts, strict=True)]
         rest = (x.ctypes.data, targets.ctypes.data, whole, figures.ctypes.data)
         self._call(self._library.rung_rate, True, places, *rest)
-        return np.split(figures, list(itertools.accumulate(counts))[:-1])
+        return np.split(figures, [begin for _, begin, _ in places[1:]])
+
+    def means(self, texts: Sequence[Sequence[int]]) -> np.ndarray:
+        """The mean of each text's last hidden states, (texts, C)."""
+        x, places = self._alone(texts)
+        means = np.empty((len(texts), self._config.C), np.float32)
+        self._call(self._library.rung_mean, True, places, x.ctypes.data, means.ctypes.data)
+        return means
+
+    def _alone(self, texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
+        """Texts that are read by themselves: their vectors, and their places one after the other."""
+        counts = list(map(len, texts))
+        places = [(0, end - count, count) for end, count in zip(itertools.accumulate(counts), counts, strict=True)]
+        return self._embed_runs([Run(ids, 0, 0) for ids in texts]), places
 
     def _call(
         self, function: Callable[..., None], passes: bool, places: Sequence[tuple[int, int, int]], *rest: object

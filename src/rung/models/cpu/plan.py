@@ -26,6 +26,7 @@ CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
 # Prompts up to this many tokens go through the compiled step, whose products are memory-bound; longer ones through
 # passes of blocked products.
 TOKENS_AT_ONCE = 512  # tokens per pass: they share one read of the weights, and activations stay in caches
+MEANS_AT_ONCE = 128  # at first
 ROOM = 64 << 20  # bytes per allocation for matrices
 # Threads synchronize five times per layer: more threads pay off from this many bytes of weights each, up to a maximum.
 SMALL = 1 << 30  # bytes of a folder, up to which its weights are kept as they are used, whatever their form was
@@ -152,6 +153,18 @@ class NativeStep:
         return torch.from_numpy(np.stack([logits[row] for row in range(len(tokens))]))
 
 
+def together(texts: Iterable[Sequence[int]], tokens: int) -> Iterator[list[Sequence[int]]]:
+    """Texts of so many tokens, then of more, up to TOKENS_AT_ONCE, or one text."""
+    some: list[Sequence[int]] = []
+    for ids in texts:
+        if some and sum(map(len, some)) + len(ids) > tokens:
+            yield some
+            some, tokens = [], min(2 * tokens, TOKENS_AT_ONCE)
+        some.append(ids)
+    if some:
+        yield some
+
+
 class NativeRater:
     """Windows of tokens through passes of the compiled code, short ones together."""
 
@@ -159,15 +172,13 @@ class NativeRater:
         self.engine = engine
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
-        together, tokens = 16, 0  # so that the first figures do not wait for many texts
-        waiting: list[Sequence[int]] = []
-        for ids in windows:
-            if waiting and tokens + len(ids) > together:
-                yield from self._pass(waiting, whole)
-                waiting, tokens, together = [], 0, min(2 * together, TOKENS_AT_ONCE)
-            waiting.append(ids)
-            tokens += len(ids)
-        yield from self._pass(waiting, whole)
+        for some in together(windows, 16):  # so that the first figures do not wait for many texts
+            yield from self._pass(some, whole)
+
+    def means(self, texts: Iterable[Sequence[int]]) -> Iterator[np.ndarray]:
+        """The mean of each text's last hidden states (C)."""
+        for some in together(texts, MEANS_AT_ONCE):
+            yield from self.engine.means(some)
 
     def _pass(self, windows: Sequence[Sequence[int]], whole: bool) -> Iterator[Rated]:
         read = [ids for ids in windows if len(ids) > 1]
