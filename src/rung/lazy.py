@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
 import importlib
-import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["F", "begin_context", "compiled", "has_driver", "inference", "torch"]
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
+__all__ = ["F", "begin_context", "compiled", "driver", "torch"]
 
 
 class _Lazy(ModuleType):
@@ -38,17 +31,6 @@ def compiled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     return torch.compile(function, dynamic=False, fullgraph=True)  # one graph, or an error
 
 
-def inference(function: Callable[P, R]) -> Callable[P, R]:
-    """torch.inference_mode around a function, entered where torch is there."""
-
-    @functools.wraps(function)
-    def called(*given: P.args, **named: P.kwargs) -> R:
-        with torch.inference_mode() if "torch" in sys.modules else contextlib.nullcontext():
-            return function(*given, **named)
-
-    return called
-
-
 def begin_context() -> threading.Thread:
     """Start creating the primary context of the first GPU while torch is being imported; both take a few tenths of a
     second. Without a driver this does nothing; torch reports the reason
@@ -58,22 +40,18 @@ def begin_context() -> threading.Thread:
     return thread
 
 
-def has_driver() -> bool:
-    """Whether a driver for GPUs is installed, without which torch finds none."""
-    return _driver() is not None
-
-
-def _driver() -> ctypes.CDLL | None:
+def driver() -> ctypes.CDLL | None:
+    """The GPUs' driver, without which torch finds none."""
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL("libcuda.so.1")  # releases the interpreter's lock during a call
     except OSError:
         return None
 
 
 def _retain_context() -> None:
-    driver = _driver()  # which releases the interpreter's lock during a call
-    if driver is None:
+    library = driver()
+    if library is None:
         return
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    if library.cuInit(0) == 0 and library.cuDeviceGet(ctypes.byref(device), 0) == 0:
+        library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

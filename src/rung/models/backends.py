@@ -12,7 +12,6 @@ from rung.models.batching.adaptive_drafting import AdaptiveDrafting
 from rung.models.batching.host_sampling import HostBackend
 from rung.models.batching.pages import PAGE
 from rung.models.batching.text import Backend
-from rung.models.cpu.plan import NativeStep
 from rung.models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -59,8 +58,7 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
             room = _room(transformer)
         slots = slots or (_gpu_slots(transformer, engine) if room is None else MOST_GPU_SLOTS)
         return GpuBackend(transformer, engine, slots, exact=exact, room=room)
-    step = transformer.service.stepper
-    native = step.engine if isinstance(step, NativeStep) else None
+    native = transformer.service.native
     if transformer.plan.on == "cuda":
         fitting = max(1, min(MOST_SLOTS, _room(transformer) // transformer.config.context))
         return HostBackend(transformer, slots or fitting, native, transformer.drafting)

@@ -16,7 +16,7 @@ from rung.arrays import Array
 from rung.errors import RungError
 from rung.lazy import torch
 from rung.models.cache import Cache, Column
-from rung.models.sampling import Sampling, choose_on_host, distribution, likeliest, pick, uniform
+from rung.models.sampling import Sampling, choose, distribution, likeliest, pick, uniform
 from rung.models.tensors import integers
 from rung.models.transformer import Drafting, Transformer
 
@@ -180,7 +180,7 @@ def follow(
     probability p. us[i](use) gives a row's random numbers. The function waits for a GPU once or twice.
     """
     if q is None and isinstance(logits, np.ndarray):
-        sampled = choose_on_host(logits, sampling, [u(0) for u in us])
+        sampled = choose(logits, sampling, [u(0) for u in us])
     elif sampling.temperature == 0:
         sampled = likeliest(torch.as_tensor(logits)).tolist()
     elif q is None:

@@ -15,17 +15,7 @@ from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError
 from rung.models.cache import Cache
 from rung.models.operations import aligned, dims_of, find, ladder_of, roles
-from rung.models.plan import (
-    ACTIVATIONS,
-    Operations,
-    Plan,
-    Rotation,
-    TorchPlan,
-    heads_of,
-    named,
-    of_positions,
-    shorter,
-)
+from rung.models.plan import ACTIVATIONS, Operations, Plan, Rotation, TorchPlan, heads_of, of_positions, shorter
 from rung.models.tensors import integers
 from rung.models.weights import Linear, Norm
 from rung.precision import float32_products
@@ -158,7 +148,7 @@ class LadderPlan(LadderCalls, Plan):
         }
         self.device = torch.device("cuda" if device == "cuda" else "cpu")
         self.compute = self._real.torch
-        self.cache_dtype = named(self.compute)
+        self.cache_dtype = str(self.compute).removeprefix("torch.")
         self.window, self.global_tokens = window, global_tokens
         self.torch = TorchPlan(self.device, self.compute, self.compute, window, global_tokens)
         self._notes: dict[str, None] = {}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rung.lazy import F, torch
 from rung.models.cache import Cache
@@ -23,20 +23,11 @@ ALIASES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 DEVICES = ("auto", "cpu", "cuda", "emulator")
 
 
-class Stepper(Protocol):
-    """More tokens for each sequence in one call, in place of the operations one by one."""
-
-    def takes(self, tokens: Sequence[Sequence[int]]) -> bool: ...
-
-    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        """Logits (rows, V). Writes the cache, but leaves advancing it to the caller."""
-
-
 @dataclass(frozen=True)
 class Service:
     """A plan's abilities besides its operations, once weights are loaded."""
 
-    stepper: Stepper | None = None
+    native: Any = None  # a CPU's compiled code (cpu/engine.py)
     engine: Any = None  # of a GPU (gpu/engine.py): texts are written by slots over it
     rater: Rater | None = None
 
@@ -78,11 +69,6 @@ ACTIVATIONS = {
     "swiglu": Activation(lambda x: F.silu(x), True, ladder="swiglu", fused="matmul_swiglu", normed="rmsnorm_matmul"),
     "geglu_tanh": Activation(_gelu_tanh, True),
 }
-
-
-def named(dtype: torch.dtype) -> str:
-    """A dtype's name."""
-    return str(dtype).removeprefix("torch.")
 
 
 def place_of(activation: str) -> int:
@@ -255,7 +241,7 @@ class TorchPlan(Plan):
         self.device, self.stored, self.compute = device, stored, compute
         self.window, self.global_tokens = window, global_tokens
         self.on = device.type
-        self.cache_dtype = named(compute)
+        self.cache_dtype = str(compute).removeprefix("torch.")
 
     def matrix(self, weight: torch.Tensor) -> Linear:
         if self.stored == torch.int8:

@@ -146,13 +146,8 @@ def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
     return torch.zeros_like(p).scatter_(-1, order, largest.masked_fill(before >= top_p, 0))
 
 
-def choose(logits: torch.Tensor, sampling: Sampling, uniforms: Sequence[float]) -> torch.Tensor:
-    """(B, V) logits, one random number per row -> (B) tokens."""
-    return likeliest(logits) if sampling.temperature == 0 else pick(distribution(logits, sampling), uniforms)
-
-
-def choose_on_host(logits: np.ndarray, sampling: Sampling, uniforms: Sequence[float]) -> list[int]:
-    """`choose` without torch."""
+def choose(logits: np.ndarray, sampling: Sampling, uniforms: Sequence[float]) -> list[int]:
+    """(B, V) logits on the host, one random number per row -> B tokens, without torch."""
     best = logits.argmax(-1)
     largest = np.take_along_axis(logits, best[:, None], -1)
     if not np.isfinite(largest).all():

@@ -16,7 +16,6 @@ import heapq
 import logging
 import os
 import queue
-import sys
 import threading
 import time
 import weakref
@@ -25,8 +24,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Protocol
 
+import torch
+
 from rung.errors import RungError
-from rung.lazy import inference, torch
 from rung.models.batching.text import Backend, Clock, Piece, Request, Text, failure
 from rung.models.tokenizer import Tokenizer
 
@@ -200,7 +200,7 @@ class BatchEngine:
 
     # ---- in the engine's thread -------------------------------------------------------------------------------------
 
-    @inference
+    @torch.inference_mode()
     def _serve(self) -> None:
         try:
             while self._wait():
@@ -368,8 +368,7 @@ def _close_all() -> None:
 
 def _after_fork() -> None:
     # The threads of torch's pool exist only in the parent; a child that waited for them would hang.
-    if "torch" in sys.modules:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rung.errors import RungError
-from rung.models.cache import Cache, Column, Run
+from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
 from rung.models.cpu import build
 from rung.models.cpu.build import Compilation
 from rung.models.cpu.prepared import arrays_of
@@ -22,6 +22,9 @@ from rung.models.family import Config
 from rung.models.plan import place_of, shorter
 from rung.models.weights import Weights
 
+# Prompts up to SHORT_PROMPT tokens go through the step, whose products are memory-bound; longer ones through passes of
+# blocked products, of so many tokens, which share one read of the weights, and whose activations stay in caches.
+TOKENS_AT_ONCE = 512
 # In the order of shared.h. Norms of heads, and those behind the products (_post), may be missing.
 MATRICES = ("qkv", "attn_proj", "fc", "mlp_proj", "wte", "head")
 LAYER = (
@@ -161,6 +164,20 @@ class CpuSteps:
         places = [(c.row, c.position, c.output) for c in columns]
         self._call(self._library.rung_step, False, places, x.ctypes.data, _memory(cache), logits.ctypes.data)
         return logits
+
+    def follow(self, tokens: Sequence[Sequence[int]], cache: Cache) -> np.ndarray:
+        """Logits (rows, V) after these tokens of each row; advancing the cache is left to the caller."""
+        found = []
+        for row, ids in enumerate(tokens):
+            past, last = cache.lengths[row], len(ids) - 1
+            if last < SHORT_PROMPT:
+                columns = [Column(t, row, past + i, 0 if i == last else -1) for i, t in enumerate(ids)]
+                found.append(self.step(columns, cache, 1)[0])
+                continue
+            for at in range(0, len(ids), TOKENS_AT_ONCE):
+                logits = self.read([Run(ids[at : at + TOKENS_AT_ONCE], row, past + at)], cache)
+            found.append(logits[0])
+        return np.stack(found)
 
     def read(self, runs: Sequence[Run], cache: Cache) -> np.ndarray:
         """Logits (runs, V) after the last token of each run; keys and values go to the cache."""

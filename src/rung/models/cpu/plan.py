@@ -11,21 +11,16 @@ import numpy as np
 from gpuless.base.processors import processors
 from rung.errors import RungError
 from rung.lazy import torch
-from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
 from rung.models.cpu import build
-from rung.models.cpu.engine import CpuSteps, available
+from rung.models.cpu.engine import TOKENS_AT_ONCE, CpuSteps, available
 from rung.models.cpu.prepared import prepared
 from rung.models.family import Config
 from rung.models.plan import Service, TorchPlan
 from rung.models.score import Rated
 from rung.models.tensors import GGUF
 from rung.models.weights import Linear, Weights
-from rung.precision import one_thread
 
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
-# Prompts up to this many tokens go through the compiled step, whose products are memory-bound; longer ones through
-# passes of blocked products.
-TOKENS_AT_ONCE = 512  # tokens per pass: they share one read of the weights, and activations stay in caches
 MEANS_AT_ONCE = 128  # at first
 ROOM = 64 << 20  # bytes per allocation for matrices
 # Threads synchronize five times per layer: more threads pay off from this many bytes of weights each, up to a maximum.
@@ -115,42 +110,7 @@ class CpuPlan(TorchPlan):
         worth = weights.nbytes() // BYTES_A_THREAD
         threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
         engine = CpuSteps(self._native, config, weights, threads, self.window)
-        return Service(stepper=NativeStep(engine), rater=NativeRater(engine))
-
-
-class NativeStep:
-    """Tokens of each sequence through the compiled code."""
-
-    def __init__(self, engine: CpuSteps) -> None:
-        self.engine = engine
-
-    def takes(self, tokens: Sequence[Sequence[int]]) -> bool:
-        return True
-
-    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        with one_thread():
-            return self._step(tokens, cache)
-
-    def _step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        logits: dict[int, np.ndarray] = {}
-        few = [row for row, ids in enumerate(tokens) if len(ids) <= SHORT_PROMPT]
-        left = list(few)
-        while left:
-            columns: list[Column] = []
-            some: list[int] = []
-            while left and len(columns) + len(tokens[left[0]]) <= self.engine.columns_at_once:
-                row, ids = left[0], tokens[left[0]]
-                columns += [
-                    Column(token, row, cache.lengths[row] + i, len(some) if i == len(ids) - 1 else -1)
-                    for i, token in enumerate(ids)
-                ]
-                some.append(left.pop(0))
-            logits |= zip(some, self.engine.step(columns, cache, len(some)), strict=True)
-        for row in set(range(len(tokens))).difference(few):
-            for at in range(0, len(tokens[row]), TOKENS_AT_ONCE):
-                run = Run(tokens[row][at : at + TOKENS_AT_ONCE], row, cache.lengths[row] + at)
-                logits[row] = self.engine.read([run], cache)[0]
-        return torch.from_numpy(np.stack([logits[row] for row in range(len(tokens))]))
+        return Service(native=engine, rater=NativeRater(engine))
 
 
 def together(texts: Iterable[Sequence[int]], tokens: int) -> Iterator[list[Sequence[int]]]:
