@@ -19,7 +19,7 @@ from rung.lazy import torch
 WORD = 0xFFFFFFFF
 MOST_PENALTY = 1e6  # logits stay finite
 COLDEST = 1e-5  # a lower temperature is greedy: its inverse would leave float32's range
-MOST_NUCLEUS = 1024  # tokens that are sorted, unless they are too few
+SHARES = (0.1, 0.01, 1e-3, 1e-4, 0.0)  # of the largest probability: a nucleus is looked for among those above
 NOT_FINITE = "the model's logits are no finite numbers; its weights are broken, or too large for its dtype."
 
 
@@ -138,7 +138,7 @@ def distribution(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
     # The most likely tokens whose sum reaches top_p, including the one that crosses it.
     # Sorting a whole vocabulary costs more than a small model's step, and the nucleus is rarely large.
-    for size in (min(MOST_NUCLEUS, p.shape[-1]), p.shape[-1]):
+    for size in (min(1024, p.shape[-1]), p.shape[-1]):
         largest, order = p.topk(size, dim=-1)
         before = largest.double().cumsum(-1) - largest
         if bool((before[:, -1] >= top_p).all()):
@@ -159,25 +159,26 @@ def choose(logits: np.ndarray, sampling: Sampling, uniforms: Sequence[float]) ->
 
 def _pick(logits: np.ndarray, sampling: Sampling, u: float) -> int:
     """The token of a row (V) whose largest logit is 0."""
+    kept = np.arange(len(logits))
     if sampling.top_k is not None and sampling.top_k < len(logits):
-        logits = np.where(logits < np.partition(logits, -sampling.top_k)[-sampling.top_k], -np.inf, logits)
-    p = np.exp(logits / max(sampling.temperature, COLDEST))
+        kept = np.flatnonzero(logits >= np.partition(logits, -sampling.top_k)[-sampling.top_k])
+    p = np.exp(logits[kept] / max(sampling.temperature, COLDEST))
     p /= p.sum()
     if sampling.top_p < 1:
-        for size in (min(MOST_NUCLEUS, len(p)), len(p)):
-            order = np.argpartition(p, -size)[-size:]
-            order = order[np.argsort(-p[order], kind="stable")]
-            before = np.cumsum(p[order], dtype=np.float64) - p[order]
-            if before[-1] >= sampling.top_p:
+        for share in SHARES:
+            some = np.flatnonzero(p >= share * p.max())
+            if p[some].sum(dtype=np.float64) >= sampling.top_p:
                 break
-        kept = order[before < sampling.top_p]
-        whole, p = p, np.zeros_like(p)
-        p[kept] = whole[kept]
+        some = some[np.argsort(-p[some], kind="stable")]
+        before = np.cumsum(p[some], dtype=np.float64) - p[some]
+        some = np.sort(some[before < sampling.top_p])
+        kept, p = kept[some], p[some]
     if sampling.min_p > 0:
-        p[p < sampling.min_p * p.max()] = 0
+        some = np.flatnonzero(p >= sampling.min_p * p.max())
+        kept, p = kept[some], p[some]
     cumulative = np.cumsum(p, dtype=np.float64)
     last = np.searchsorted(cumulative, cumulative[-1])  # as in `pick`
-    return int(min(np.searchsorted(cumulative, u * cumulative[-1], side="right"), last))
+    return int(kept[min(np.searchsorted(cumulative, u * cumulative[-1], side="right"), last)])
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:
