@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import numpy as np
 
 import gpuless
 from gpuless import machine, timing
+from gpuless.base import disk_cache
 from gpuless.base.expressions import evaluate, evaluate_int
 from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import figures, judge_goals, summed
@@ -511,10 +513,13 @@ def _lines(numbers: set[int]) -> str:
 def _reference_us(name: str, source: Path) -> float:
     """The predicted time of the solution; of an exercise once in a process."""
     exercise = by_name(name, source)
-    with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
-        path = Path(folder) / exercise.file
-        path.write_text(exercise.solved, encoding="utf-8")
-        return _Trial(exercise, path, exercise.solved, NOTHING)._predicted_us(path, exercise.timed or exercise.shape)
+    solved = exercise.solved
+    path = disk_cache.folder("learn") / f"{digest(exercise, solved)}{exercise.suffix}"  # code is cached by its path
+    if not path.is_file():
+        beside = path.with_suffix(f".{os.getpid()}")
+        beside.write_text(solved, encoding="utf-8")
+        beside.replace(path)
+    return _Trial(exercise, path, solved, NOTHING)._predicted_us(path, exercise.timed or exercise.shape)
 
 
 def work(launched: list[Launched]) -> int:
