@@ -355,7 +355,8 @@ def test_another_folder_has_its_own_stars_and_hints(tmp_path: Path, capfd: pytes
 
 ADVICE = [  # a word of each repair: barriers in one of four places, another statement, an atomic, another index
     ("bug_overwrite", {}, "at the end of the round, after line 21"),
-    ("bug_tree", {}, "the start or at the end of each round"),
+    ("bug_tree", {}, "at the start of each round"),
+    ("bug_barrier", {"swap": ("        __syncthreads();\n", "")}, "under an `if`."),
     ("bug_reuse", {}, "before line 16"),
     ("bug_tile", {}, "between them;"),
     ("bug_lost", {}, "`atomicAdd` reads, adds and writes"),
@@ -374,7 +375,8 @@ def test_a_race_quotes_a_line_once_and_its_advice_mends_it(
     name: str, answer: dict[str, Any], advice: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     exercise = by_name(name)
-    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer}).replace(*answer.get("swap", ("", "")))
+    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer})
+    text = text.replace(*answer.get("swap", ("", "")))
     marked = [line + "  // here" * (n in exercise.bug_lines and bool(exercise.of)) for n, line in enumerate(text.splitlines(), 1)]
     (tmp_path / exercise.file).write_text("\n".join(marked) + "\n")
     (race,) = (s for s in graded(name, capfd)["symptoms"] if s["kind"] != "found")

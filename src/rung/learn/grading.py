@@ -327,10 +327,27 @@ class _Trial:
         return every
 
     def _fault(self, fault: EmulatorFault, values: Values) -> Symptom:
+        fault = self._between_warps(fault)
         two = len({tuple(p.get("block", ())) for p in (fault.place, *fault.related)}) > 1
         raced = fault.kind == "race" and fault.related and not two and self.exercise.suffix == ".cu"
         repair = self._repair(fault, *self.trying) if raced and self.trying else ""
         return self._placed(symptoms.of_fault(fault, self.block, self.text, repair, self.of.reduction), values)
+
+    def _between_warps(self, fault: EmulatorFault) -> EmulatorFault:
+        """A race within a warp may be one between warps as well, whose barrier is another: other orders may show it."""
+        if not self.trying or not symptoms.within_warp(fault, self.block):
+            return fault
+        *how, first = self.trying
+        for number in (first + 2, first + 4):  # another order, of the same operands
+            try:
+                self._wrong(self._rung(), *how, number)
+            except EmulatorFault as other:
+                if other.kind == "race" and other.related and not symptoms.within_warp(other, self.block):
+                    return other
+            except RungError:
+                continue
+        self.trying = (*how, first)
+        return fault
 
     def _repair(self, fault: EmulatorFault, case: Case, *how: Any) -> str:
         """Which barriers end a race: found by experiment, as the case is run again with each."""
@@ -346,8 +363,8 @@ class _Trial:
                     return repair
                 except EmulatorFault as still:
                     others = sorted(p.get("line", 0) for p in (still.place, *still.related))
-                    if still.kind == "race" and lines != others:
-                        found = found or repair  # this race is gone, another one is not
+                    if still.kind in ("race", "barrier") and lines != others:
+                        found = found or repair  # this race is gone, another one is not, or threads miss the barrier
                 except RungError:
                     continue
         return found
