@@ -1,4 +1,4 @@
-"""How fast the machine executes: million warp instructions per CPU second of usual kernels, plain, counting, with races.
+"""Million warp instructions that the machine executes per CPU second: usual kernels, plain, counting, with races.
 
     python benchmarks/machine_speed.py [--output FILE] [KERNEL ...]
 
@@ -80,13 +80,13 @@ KERNELS: dict[str, tuple[Any, Any, list[int], int, int]] = {
     "addition": (NUMBERS // 256, 256, [NUMBERS] * 2, NUMBERS, NUMBERS),
     "reduction": (512, 256, [NUMBERS], 512, NUMBERS),
 }
-MODES = {"plain": {}, "counts": {"counts": True}, "races": {"races": True}}
+MODES = ("plain", "counts", "races")
 
 
 def rate(kernel: str, mode: str) -> float:
     grid, block, inputs, length, n = KERNELS[kernel]
     module = gpuless.compile_cuda(SOURCE)
-    session = gpuless.Session(**{"races": False, "seconds": 600.0, **MODES[mode]})
+    session = gpuless.Session(races=mode == "races", counts=mode == "counts", seconds=600.0)
     random = np.random.default_rng(1)
     given: list[Any] = [session.memory(random.random(size, np.float32)) for size in inputs]
     given += [session.memory(np.zeros(length, np.float32)), n]
@@ -110,7 +110,8 @@ def main() -> None:
         metrics |= {f"{kernel}_{mode}": value for mode, value in rates.items()}
         print(f"{kernel:28}", *(f"{value:8.1f}" for value in rates.values()), flush=True)
     if given.output:
-        row = Row(kind="study", what="machine/speed", verdict="ok", metrics=metrics, machine={**machine.facts(), "gpu": ""})
+        facts = {**machine.facts(), "gpu": ""}
+        row = Row(kind="study", what="machine/speed", verdict="ok", metrics=metrics, machine=facts)
         store.append(row, given.output)
 
 
