@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 
@@ -40,23 +41,23 @@ def _measured(n: int) -> Iterator[tuple[str, float, float, float]]:
     dense = [torch.randn(n, n, device="cuda") for _ in range(2)]
     out = torch.empty_like(dense[0])
     whole = n * n * WORD
-    yield "dense", 2.0 * n**3, 3.0 * whole, _seconds(lambda: torch.mm(*dense, out=out))
+    yield "dense", 2.0 * n**3, 3.0 * whole, _seconds(partial(torch.mm, *dense, out=out))
     for density in DENSITIES:
         kept = dense[0] * (torch.rand(n, n, device="cuda") < density)
         matrix = kept.to_sparse_csr()
         count = matrix.values().numel()
         moved = float(count * (WORD + INDEX) + (n + 1) * INDEX + 2 * whole)
-        yield f"{100 * density:g} % kept", 2.0 * count * n, moved, _seconds(lambda m=matrix: torch.mm(m, dense[1]))
-    yield "a copy", 0.0, 2.0 * whole, _seconds(lambda: out.copy_(dense[0]))
+        yield f"{100 * density:g} % kept", 2.0 * count * n, moved, _seconds(partial(torch.mm, matrix, dense[1]))
+    yield "a copy", 0.0, 2.0 * whole, _seconds(partial(out.copy_, dense[0]))
 
 
 def _seconds(call: Callable[[], object]) -> float:
     """The least of several calls, by events."""
     for _ in range(WARM):
         call()
-    times = []
+    times: list[float] = []
     for _ in range(CALLS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         call()
         end.record()
