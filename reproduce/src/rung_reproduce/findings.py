@@ -80,7 +80,9 @@ class Finding:
             return UNSEEN
         if not self.figures or FACTS in self.by:
             held = [self.holds(fact, rows) for fact in self.facts]
-            return "unseen" if not held else "" if None in held else "same" if all(held) else "otherwise"
+            if None in held or not all(held):
+                return "" if None in held else "otherwise"
+            return "unseen" if not held else "lost" if self._hardly(rows) else "same"
         if BEST in self.by:
             costs = self.costs(rows)
             return "" if costs is None else "same" if costs < SMALL else "other"
@@ -88,6 +90,10 @@ class Finding:
         if "" in each or len(each) == 1:
             return "" if "" in each else each.pop()
         return "sizes" if each <= BORNE else "varies" if each & BORNE else "otherwise"
+
+    def _hardly(self, rows: Sequence[Row]) -> bool:
+        """Whether a comparison that holds is one of figures that hardly differ, where theirs do."""
+        return any(self._compared(*numbers) == "lost" for numbers in self._numbers(rows))
 
     def _numbers(self, rows: Sequence[Row]) -> list[tuple[float | None, float | None, str]]:
         """Of each case ours, theirs, and "more" or "less" where that is all that they say."""
