@@ -27,6 +27,7 @@ from rung.rungs.subjects import shapes_of
 FILE = Path(__file__).with_name("sources.toml")
 STUDIES = {"climb": "", "text": "attention", "kernels": "attention, kernels", "course": "course"}  # of the climb's rows
 NONE = "- "  # prefix of the reason why no row of ours can have the figure
+UNNAMED = "the document does not name it"  # such a reason: there is nothing to measure
 SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
 SUM, OVER = "+", "/"  # the first of several references that are added, and what stands before those that divide them
 PRODUCTS = {"b4t64 qkv": 12, "b4t64 out": 12, "b4t64": 12, "b4t64 proj": 12, "lm head": 1}  # of a forward pass
