@@ -441,6 +441,7 @@ def run(
         ahead=options.ahead,
         followed=options.followed,
         multiprocessors=options.multiprocessors or gpus.usual().multiprocessors,
+        uncounted=not options.counts,
     )
     known = [*regions, *variables.regions] if regions else []
     held = known if options.bounds else []
