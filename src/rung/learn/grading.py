@@ -337,16 +337,16 @@ class _Trial:
         """A race within a warp may be one between warps as well, whose barrier is another: other orders may show it."""
         if not self.trying or not symptoms.within_warp(fault, self.block):
             return fault
-        *how, first = self.trying
+        case, values, tuning, first = self.trying
         for number in (first + 2, first + 4):  # another order, of the same operands
             try:
-                self._wrong(self._rung(), *how, number)
+                self._wrong(self._rung(), case, values, tuning, number)
             except EmulatorFault as other:
                 if other.kind == "race" and other.related and not symptoms.within_warp(other, self.block):
                     return other
             except RungError:
                 continue
-        self.trying = (*how, first)
+        self.trying = case, values, tuning, first
         return fault
 
     def _repair(self, fault: EmulatorFault, case: Case, *how: Any) -> str:
