@@ -8,6 +8,7 @@ import pytest
 
 from rung.cli import main
 from rung.errors import RungError
+from rung.results import codes, store
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung_reproduce import sources
@@ -216,3 +217,14 @@ def test_three_changes_are_a_figure_of_their_own() -> None:
     place = figure("One shared buffer", "by its three changes one after the other (rungs 43, 44 and 45): times as fast")
     first, last = bench("attention/25_flash2", 30.0), bench("attention/45_flash2_fused_division", 20.0)
     assert place.value == 1.66 and place.beside([first, last]) == 1.5 and place.unit == ""
+
+
+def test_a_launch_is_read_from_its_rung_and_a_count_from_its_row() -> None:
+    rows = [row for row in store.published() if row.kind == "count" and codes.current(row)]
+    read = lambda text: sources.reference(text, "f32", "b8t1024").value(rows)  # noqa: E731
+    assert read("launch | attention/22_register_tile | BR") == 64
+    assert read("launch | attention/22_register_tile:flash | block_y") == 32
+    assert read("launch | attention/37_sixty_four_square:flash | shared") == 4 * 64 * 64 * 4
+    steps = [read(f"count | reduce/03_sequential BLOCK={n} | barriers @f32 B=64,N={n}") or 0 for n in (256, 1024)]
+    assert [at / (64 * n / 32) for at, n in zip(steps, (256, 1024), strict=True)] == [8, 10]  # of each warp
+    assert sources.reference("launch | attention/22_register_tile | BR", "f32", "b8t1024").value([]) is None

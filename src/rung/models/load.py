@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from pathlib import Path
@@ -210,7 +211,7 @@ class Model:
     def _request(self, prompt: str | Sequence[int], options: Keywords, what: str) -> Request:
         if options.get("num_samples", 1) != 1:
             raise RungError(f"{what}; leave num_samples at 1, or use generate.")
-        return self.run([prompt], **options).requests[0]
+        return replace(self.run([prompt], **options).requests[0], rows=None, reach=0)  # it may have company
 
     def logits(self, ids: Sequence[int] | Sequence[Sequence[int]] | torch.Tensor) -> torch.Tensor:
         """Logits in float32 for tokens (T) or (B, T): (T, V) or (B, T, V)."""

@@ -36,6 +36,11 @@ class Shown:
     counts: Sequence[Row]
 
     @property
+    def judged(self) -> Sequence[Row]:
+        """What findings are judged by: this GPU's rows, and counts that need no GPU."""
+        return [*self.rows, *self.counts] if self.rows else []
+
+    @property
     def columns(self) -> forms.Ours:
         return forms.columns_of(self.rows, self.counts, self.others, self.gpu)
 
@@ -51,13 +56,13 @@ def shown(found: Figures, rows: Sequence[Row] = ()) -> Shown:
 def first(name: str, on: Shown) -> str:
     """A document's first screen: its headlines with theirs and ours, reversals first, and its exact counts."""
     lines = [
-        tuple(map(plain, (f.says, *f.cells(on.rows), f.verdict(on.rows))))
-        for f in findings.headlines(name, on.rows)
+        tuple(map(plain, (f.says, *f.cells(on.judged), f.verdict(on.judged))))
+        for f in findings.headlines(name, on.judged)
     ]
     heads = ("they found", f"theirs, {_short(sources.documents()[name].gpu)}", f"ours, {on.gpu or 'no GPU'}", "")
     made = markdown.table(heads, lines).replace("| --- | ---: | ---: | ---: |", "| --- | ---: | ---: | --- |")
     told = findings.texts("takeaway")[name], "**Counts:** " + findings.texts("exact")[name]
-    count = Counter(f.judged(on.rows) for f in findings.of_document(name))
+    count = Counter(f.judged(on.judged) for f in findings.of_document(name))
     said = ", ".join(f"{count[v]} {word}" for v, word in findings.VERDICTS.items() if count[v])
     link = f"All {count.total()} findings ({said}), with reasons, and every table:"
     return f"\n{plain(told[0])}\n{made}{told[1]}\n\n{link} [{name}-all.md]({name}-all.md).\n\n"
@@ -73,7 +78,7 @@ def every(name: str, on: Shown) -> str:
     of = findings.of_document(name)
     lines = []
     for finding in of:
-        says, *cells = (plain(cell) for cell in finding.line(on.rows))
+        says, *cells = (plain(cell) for cell in finding.line(on.judged))
         where = next((e.anchor for e in sources.experiments() for f in e.figures if f in finding.figures), "")
         lines.append((f"[{says}](#{where})" if where else says, *cells))
     parts = [f"\n## Its findings, and ours\n{table(findings.COLUMNS, lines, words=3)}"]

@@ -68,7 +68,7 @@ def course(found: Figures, *, short: bool = False) -> str:
             rate = f"{row.metrics['tokens_per_s']:,.0f}"
             spent = [f"{kernels:.3g}" if kernels else "", gain]
             spent = spent[: 1 if short else 2]
-            lines.append([row.part, *spent, rate, f"{1e3 / own:.3g}" if own else ""])  # theirs is told in ms
+            lines.append([row.part, *spent, rate, f"{own:.3g}" if own else ""])
         before = kernels
     if not lines:
         return ""
