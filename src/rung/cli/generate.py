@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -274,15 +274,18 @@ def _stream(run: Run, prompt: str) -> None:
 
 
 def _collect(run: Run, say: Callable[[Iterable[tuple[int, Completion]]], None] | None) -> None:
-    from rung.cli import console
-
     total = len(run.completions)
+    report: AbstractContextManager[Callable[[str, int, int | None], None]] = nullcontext(lambda *_: None)
+    if total > 1:
+        from rung.cli import console  # which imports much
+
+        report = console.progress("texts")
     try:
-        with console.progress("texts") if total > 1 else nullcontext(lambda *_: None) as report:
+        with report as tell:
             for _ in run:
                 if say:
                     say(run.take())
-                report("", run.finished, total)
+                tell("", run.finished, total)
     except KeyboardInterrupt:
         run.interrupted = True
 
