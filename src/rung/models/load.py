@@ -33,7 +33,7 @@ from rung.models.options import Completion, Options, Prompt
 from rung.models.plans import make_plan
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
-from rung.models.tensors import plain_torch
+from rung.models.tensors import floats, plain_torch
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
 from rung.models.weights import weights_of
@@ -274,7 +274,7 @@ class Model:
             raise RungError("embed takes a text, or a list of at least one.")
         given = [texts] if isinstance(texts, str) else texts
         if pooling == "mean" and layer in (-1, self.config.layers):
-            vectors = [torch.tensor(mean) for mean in self.means(given)]
+            vectors = list(map(floats, self.means(given)))
         else:
             states = (self.hidden_states(text, [layer])[0][0].float() for text in given)  # (T, C)
             vectors = [one.mean(0) if pooling == "mean" else one[-1] for one in states]
