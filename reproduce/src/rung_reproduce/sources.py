@@ -168,7 +168,7 @@ class Reference:
         return sum(present) if len(present) == len(parts) else None
 
     def _launched(self) -> float:
-        """A tunable's value, or a side of the grid or block, or the shared bytes, of one launch at this shape."""
+        """A tunable, a dimension, a side of the grid or the block, or the shared bytes, of one launch at this shape."""
         rung = catalogue.find(self.what)
         tuned = rung.tuned(self.tuning)
         if self.figure in tuned:
@@ -176,6 +176,8 @@ class Reference:
         ((_, dims),) = shapes_of(rung.operation, [self.shape])
         assert isinstance(rung, CudaRung)
         values, dtype = rung.operation.complete(dims), dtype_named(self.dtype)
+        if self.figure in values:
+            return float(values[self.figure])
         launches = dict(rung.launches(values, dtype, self.tuning, emulated=False))
         config = launches[self.kernels[0]] if self.kernels else next(iter(launches.values()))
         side, _, axis = self.figure.partition("_")
