@@ -237,9 +237,11 @@ class Figure:
 
     def emulated(self, rows: Sequence[Row]) -> float | None:
         """The same, where it is a counter that the emulator counts as well."""
-        if any(reference.kind not in ("profile", "count") for reference in self.ours):
+        kinds = {reference.kind for reference in self.ours}
+        if not kinds <= {"profile", "count", "launch"} or kinds == {"launch"}:
             return None
-        return replace(self, ours=tuple(replace(r, kind="count") for r in self.ours)).beside(rows)
+        counted = (replace(r, kind="count") if r.kind == "profile" else r for r in self.ours)
+        return replace(self, ours=tuple(counted)).beside(rows)
 
     def missing(self, rows: Sequence[Row]) -> str:
         """Why the place is empty, or the command that fills it."""
