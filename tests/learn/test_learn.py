@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -352,7 +355,8 @@ def test_another_folder_has_its_own_stars_and_hints(tmp_path: Path, capfd: pytes
 
 ADVICE = [  # a word of each repair: barriers in one of four places, another statement, an atomic, another index
     ("bug_overwrite", {}, "at the end of the round, after line 21"),
-    ("bug_tree", {}, "the start or at the end of each round"),
+    ("bug_tree", {}, "at the start of each round"),
+    ("bug_barrier", {"swap": ("        __syncthreads();\n", "")}, "under an `if`."),
     ("bug_reuse", {}, "before line 16"),
     ("bug_tile", {}, "between them;"),
     ("bug_lost", {}, "`atomicAdd` reads, adds and writes"),
@@ -371,7 +375,8 @@ def test_a_race_quotes_a_line_once_and_its_advice_mends_it(
     name: str, answer: dict[str, Any], advice: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     exercise = by_name(name)
-    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer}).replace(*answer.get("swap", ("", "")))
+    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer})
+    text = text.replace(*answer.get("swap", ("", "")))
     marked = [line + "  // here" * (n in exercise.bug_lines and bool(exercise.of)) for n, line in enumerate(text.splitlines(), 1)]
     (tmp_path / exercise.file).write_text("\n".join(marked) + "\n")
     (race,) = (s for s in graded(name, capfd)["symptoms"] if s["kind"] != "found")
@@ -457,3 +462,30 @@ def test_a_race_of_blocks_in_two_dimensions_names_two_blocks() -> None:
     record = {"memory": "global", "operand": "element 0 of out", "how": "writes", "other_how": "writes"}
     says = of_fault(EmulatorFault("race", "", places[0], places[1:], record), (128, 1, 1), "out[0] = 1;").says
     assert "block (0, 1)" in says and "block 0 " not in says
+
+
+STARTED = """
+import sys
+from gpuless.compile import nvrtc
+from rung.cli import main
+fresh, compiled = nvrtc.compile_fresh, []
+nvrtc.compile_fresh = lambda build, *more: compiled.append(build.origin) or fresh(build, *more)
+try:
+    main(["learn", "write_sum"])
+finally:
+    print(len(compiled), *sys.modules, file=sys.stderr)
+"""
+
+
+def test_a_grading_by_command_imports_and_compiles_only_what_it_needs(tmp_path: Path) -> None:
+    """Most of its time is spent before and besides the kernel: a second process compiles the learner's text alone."""
+    exercise = by_name("write_sum")
+    path = tmp_path / exercise.file
+    for turn in ("first", "second"):
+        path.write_text(f"{exercise.solved}// {turn} {time.time_ns()}\n")
+        done = subprocess.run([sys.executable, "-c", STARTED], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    count, *modules = done.stderr.split()
+    assert count == "1"
+    unneeded = {"torch", "triton", "cuda.core", "rich.console", "rung.rungs.catalogue", "rung.profile.ncu"}
+    assert not unneeded & set(modules)

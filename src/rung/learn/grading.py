@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import numpy as np
 
 import gpuless
 from gpuless import machine, timing
+from gpuless.base import disk_cache
 from gpuless.base.expressions import evaluate, evaluate_int
 from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import figures, judge_goals, summed
@@ -325,10 +327,27 @@ class _Trial:
         return every
 
     def _fault(self, fault: EmulatorFault, values: Values) -> Symptom:
+        fault = self._between_warps(fault)
         two = len({tuple(p.get("block", ())) for p in (fault.place, *fault.related)}) > 1
         raced = fault.kind == "race" and fault.related and not two and self.exercise.suffix == ".cu"
         repair = self._repair(fault, *self.trying) if raced and self.trying else ""
         return self._placed(symptoms.of_fault(fault, self.block, self.text, repair, self.of.reduction), values)
+
+    def _between_warps(self, fault: EmulatorFault) -> EmulatorFault:
+        """A race within a warp may be one between warps as well, whose barrier is another: other orders may show it."""
+        if not self.trying or not symptoms.within_warp(fault, self.block):
+            return fault
+        case, values, tuning, first = self.trying
+        for number in (first + 2, first + 4):  # another order, of the same operands
+            try:
+                self._wrong(self._rung(), case, values, tuning, number)
+            except EmulatorFault as other:
+                if other.kind == "race" and other.related and not symptoms.within_warp(other, self.block):
+                    return other
+            except RungError:
+                continue
+        self.trying = case, values, tuning, first
+        return fault
 
     def _repair(self, fault: EmulatorFault, case: Case, *how: Any) -> str:
         """Which barriers end a race: found by experiment, as the case is run again with each."""
@@ -344,8 +363,8 @@ class _Trial:
                     return repair
                 except EmulatorFault as still:
                     others = sorted(p.get("line", 0) for p in (still.place, *still.related))
-                    if still.kind == "race" and lines != others:
-                        found = found or repair  # this race is gone, another one is not
+                    if still.kind in ("race", "barrier") and lines != others:
+                        found = found or repair  # this race is gone, another one is not, or threads miss the barrier
                 except RungError:
                     continue
         return found
@@ -511,10 +530,13 @@ def _lines(numbers: set[int]) -> str:
 def _reference_us(name: str, source: Path) -> float:
     """The predicted time of the solution; of an exercise once in a process."""
     exercise = by_name(name, source)
-    with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
-        path = Path(folder) / exercise.file
-        path.write_text(exercise.solved, encoding="utf-8")
-        return _Trial(exercise, path, exercise.solved, NOTHING)._predicted_us(path, exercise.timed or exercise.shape)
+    solved = exercise.solved
+    path = disk_cache.folder("learn") / f"{digest(exercise, solved)}{exercise.suffix}"  # code is cached by its path
+    if not path.is_file():
+        beside = path.with_suffix(f".{os.getpid()}")
+        beside.write_text(solved, encoding="utf-8")
+        beside.replace(path)
+    return _Trial(exercise, path, solved, NOTHING)._predicted_us(path, exercise.timed or exercise.shape)
 
 
 def work(launched: list[Launched]) -> int:

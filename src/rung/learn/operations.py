@@ -14,7 +14,7 @@ from rung.arrays import Array, softmax
 from rung.dtypes import Dtype
 from rung.learn.running import Arrays, kind_of
 from rung.operation import Case, Cost, Operand, Operation, Values
-from rung.rungs import catalogue
+from rung.rungs import operations
 
 MOST_WORK = 1e6  # of a case that is tried at first
 FIRST = 8  # cases that are tried at first
@@ -170,7 +170,7 @@ FURTHER = {  # for mistakes that the others do not find: powers that overflow or
 
 
 def operation(name: str) -> Operation:
-    return _OWN.get(name) or catalogue.operation(name)
+    return _OWN.get(name) or operations.operation(name)
 
 
 def shipped(name: str) -> bool:

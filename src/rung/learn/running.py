@@ -122,10 +122,11 @@ def _run_cuda(
     ran: Ran,
 ) -> None:
     build = rung.build(values, dtype, tuning)
-    cubin = nvrtc.compile_cubin(build.with_lines, machine.ARCH)
-    if settings.check_races and (tested := checked(build)) != build:
+    tested, cubin = checked(build) if settings.check_races else build, None
+    if tested != build:
         with contextlib.suppress(RungError):  # a test that cannot be put in
             cubin, build = nvrtc.compile_cubin(tested.with_lines, machine.ARCH), tested
+    cubin = cubin or nvrtc.compile_cubin(build.with_lines, machine.ARCH)
     buffers = {
         name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
         for name, b in rung.header.buffers.items()

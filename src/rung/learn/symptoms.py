@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gpuless.compile.source import code_only
 from gpuless.counts.counters import TRACED, Launched
 from gpuless.counts.counters_explained import OF_LANES, hottest, per_request, reason
 from gpuless.facts.limits import limits
@@ -55,6 +57,14 @@ def _warp(place: Mapping[str, Any], block: Sequence[int]) -> int:
     return int((z * block[1] + y) * block[0] + x) // WARP
 
 
+def within_warp(fault: EmulatorFault, block: Sequence[int]) -> bool:
+    """Whether it is a race of two lanes of one warp, in shared memory."""
+    places = (fault.place, *fault.related)
+    if fault.kind != "race" or len(places) < 2 or not block or not all("thread" in p for p in places):
+        return False
+    return fault.record.get("memory") != "global" and _warp(places[0], block) == _warp(places[1], block)
+
+
 def _quote_line(place: Mapping[str, Any], source: str) -> str:
     """The line of a place, with its text."""
     number, lines = place.get("line", 0), source.splitlines()
@@ -71,6 +81,22 @@ REPAIRS = {  # of a race, in the order in which they are tried: barriers before 
 }
 
 
+_LOOP, _LEAVES = re.compile(r"\s*(?:for|while)\b"), re.compile(r"\b(?:break|continue|return)\b")
+
+
+def _leaving(line: int, source: str) -> str:
+    """What to do about threads that leave the loop around a line, or the kernel before it; empty if none do."""
+    lines = code_only(source).splitlines()
+    deep = [len(text) - len(text.lstrip()) for text in lines]
+    begins = (n for n in range(line - 2, -1, -1) if lines[n] and deep[n] < deep[line - 1] and _LOOP.match(lines[n]))
+    first = next(begins, line)
+    inside = itertools.takewhile(lambda n: not lines[n].strip() or deep[n] > deep[first], range(first + 1, len(lines)))
+    earlier = [n for n in range(line - 1) if re.search(r"\breturn;", lines[n])]
+    at = next((n + 1 for n in [*inside, *reversed(earlier)] if _LEAVES.search(lines[n])), 0)
+    left = f"Threads leave in {_quote_line({'line': at}, source)}, and a barrier waits for all threads of the block"
+    return f"{left}: let every thread come to each barrier, and put only the work under an `if`" if at else ""
+
+
 def with_barriers(source: str, repair: str, first: int, second: int) -> str:
     """The source with one of REPAIRS; no line moves."""
     lines, barrier = source.splitlines(), "__syncthreads();"
@@ -82,15 +108,16 @@ def with_barriers(source: str, repair: str, first: int, second: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mend(fault: EmulatorFault, block: Sequence[int], hows: list[str], repair: str, sums: bool) -> str:
+def _mend(fault: EmulatorFault, block: Sequence[int], hows: list[str], repair: str, sums: bool, source: str) -> str:
     """What repairs a race of two threads."""
-    here, there = fault.place, fault.related[0]
-    shared, which = fault.record.get("memory") != "global", ""
+    here, shared, which = fault.place, fault.record.get("memory") != "global", ""
     if shared and block:
-        one_warp = _warp(here, block) == _warp(there, block)
-        way = "is enough only if no other warp uses these elements" if one_warp else "orders the lanes of one warp only"
+        way = "orders the lanes of one warp only"
+        way = "is enough only if no other warp uses these elements" if within_warp(fault, block) else way
         which = f"; `__syncwarp()` {way}"
     mend = _mend_of(fault, block, hows, repair, sums, which)
+    if "__syncthreads" in mend and (leaving := _leaving(here.get("line", 0), source)):
+        mend += f". {leaving}"
     if block and math.prod(block) <= WARP:  # its lanes are all there is to wait for
         return mend.removesuffix(which).replace("`__syncthreads()`", "`__syncwarp()`")
     return mend
@@ -104,8 +131,8 @@ def _mend_of(
     unit, shared = "thread" if block else "program", fault.record.get("memory") != "global"
     first, second = sorted(p.get("line", 0) for p in (here, there))
     if repair and first == second:
-        found = "One round of the loop reads what another thread wrote in the round before: put `__syncthreads()` at"
-        return f"{found} the start or at the end of each round{which}"
+        found = "One round of the loop reads what another thread wrote in the round before: put `__syncthreads()`"
+        return f"{found} at the {'end' if repair == 'a' else 'start'} of each round{which}"
     if repair:
         return REPAIRS[repair].format(first if repair == "f" else second) + which
     if hows == ["writes", "writes"]:
@@ -119,7 +146,7 @@ def _mend_of(
         return "Blocks cannot wait for each other within a kernel: let another kernel read it, or use an atomic"
     if first == second:
         found = "One statement both reads and writes it: read into a variable, `__syncthreads()`, then write; and"
-        return f"{found} `__syncthreads()` again before the next round, in a loop that no thread leaves early"
+        return f"{found} `__syncthreads()` again before the next round"
     return REPAIRS["b"] + which
 
 
@@ -141,7 +168,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
             where = f"{both[0]} and {both[1]}, both in {here}"
         else:
             where = f"{both[0]} in {here}, {both[1]} in {_quote_line(other, source)}"
-        mend = _mend(fault, block, hows, repair, str(terms) != "1")
+        mend = _mend(fault, block, hows, repair, str(terms) != "1", source)
         says = f"a race on {operand}: {where}. No barrier or atomic separates them. {mend}"
     elif fault.kind == "race" and fault.related:
         there = _quote_line(fault.related[0], source)
@@ -155,7 +182,9 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
             "`__shfl_down_sync(mask, x, offset, 8)`"
         )
     elif fault.kind == "barrier":
-        says = f"not all threads of the block reach the barrier in {here}, or they wait at different barriers"
+        way = "A barrier belongs outside of an `if` or a loop that only some of the threads enter"
+        way = _leaving(fault.place.get("line", 0), source) or way
+        says = f"not all threads of the block reach the barrier in {here}, or they wait at different barriers. {way}"
     elif fault.kind == "deadlock":
         says = f"the threads wait forever in {here}: what they wait for never completes"
     elif fault.kind == "unwritten":

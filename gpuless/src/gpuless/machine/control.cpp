@@ -144,7 +144,8 @@ void require_all(const Block& block, const NamedBarrier& barrier, unsigned numbe
 
 void look_at_barrier(Block& block, unsigned number)
 {
-    NamedBarrier& barrier = block.barriers[number];
+    if (!block.barriers[number]) return;
+    NamedBarrier& barrier = *block.barriers[number];
     unsigned arrived = barrier.arrived, alive = 0, waiting = 0;
     for (const auto& warp : block.warps) {
         if (!warp->alive) continue;
@@ -156,8 +157,7 @@ void look_at_barrier(Block& block, unsigned number)
     if ((!waiting && !barrier.arrived) || arrived < (barrier.count ? barrier.count : alive)) return;
     require_all(block, barrier, number);
     block.reduced = barrier.sum;
-    NamedBarrier complete = std::move(barrier);
-    barrier = NamedBarrier();
+    const std::unique_ptr<NamedBarrier> complete = std::move(block.barriers[number]);
     for (const auto& warp : block.warps) {
         Warp& w = *warp;
         uint32_t here = 0, pc = 0;
@@ -165,7 +165,7 @@ void look_at_barrier(Block& block, unsigned number)
             if (s.wait == Wait::Barrier && s.wanted == number) s.wait = Wait::None, here |= s.lanes, pc = s.pc;
         if (!here) continue;
         join(w, here, pc);
-        leave_from(w, complete, here);
+        leave_from(w, *complete, here);
     }
 }
 
@@ -192,7 +192,8 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
         return sources[i]->kind == Kind::Number ? sources[i]->value : value_of(w, *sources[i], lanes);
     };
     const unsigned number = number_at(0) & 15;
-    NamedBarrier& barrier = block.barriers[number];
+    if (!block.barriers[number]) block.barriers[number].reset(new NamedBarrier());
+    NamedBarrier& barrier = *block.barriers[number];
     barrier.count = count > 1 ? number_at(1) : 0;
     note(Event::Barrier, w);
     if (w.recorded) record_barrier(w, number, barrier.count, op.has("ARV"));
@@ -607,6 +608,8 @@ void start(Unit& unit, uint64_t number)
     const uint64_t across = launch.grid[0] / c[0], down = launch.grid[1] / c[1];
     const uint64_t x = number % across, y = number / across % down, z = number / (across * down);
     const unsigned threads = launch.block[0] * launch.block[1] * launch.block[2];
+    Row unwritten;
+    std::fill(unwritten, unwritten + WARP, NOT_A_NUMBER + 0x7c01);
     for (unsigned rank = 0; rank < c[0] * c[1] * c[2]; rank++) {
         unit.blocks.emplace_back(new Block());
         Block& block = *unit.blocks.back();
@@ -623,11 +626,12 @@ void start(Unit& unit, uint64_t number)
             block.warps.push_back(std::move(spare.back()));
             spare.pop_back();
             Warp& w = *block.warps.back();
-            memset(w.p, 0, sizeof w.p), memset(w.converge, 0, sizeof w.converge), w.masks.assign(1, {0, 0, true}),
-                w.unused_masks.clear();
+            memset(w.p, 0, sizeof w.p);
+            if (w.masks.size() != 1) memset(w.converge, 0, sizeof w.converge), w.masks.assign(1, {0, 0, true});
+            w.unused_masks.clear();
             if (launch.poison)  // registers are not those of the block before, nor zero
                 for (unsigned i = 0; i < std::min<uint32_t>(launch.registers, ZERO); i++)
-                    std::fill_n(w.r[i], WARP, NOT_A_NUMBER + 0x7c01);
+                    memcpy(w.r[i], unwritten, sizeof unwritten);
             memset(w.r[ZERO], 0, sizeof(Row));
             w.p[TRUE] = w.p[FIRST_UNIFORM_PREDICATE + TRUE] = ALL;
             w.alive = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;
@@ -682,7 +686,8 @@ std::string barriers_of(const Block& block)
     std::string text;
     char one[160];
     for (unsigned number = 0; number < 16; number++) {
-        const NamedBarrier& barrier = block.barriers[number];
+        if (!block.barriers[number]) continue;
+        const NamedBarrier& barrier = *block.barriers[number];
         unsigned waiting = 0, alive = 0;
         std::string missing;
         for (const auto& warp : block.warps) {
@@ -748,13 +753,17 @@ std::string barriers_of(const Block& block)
 
 // A kernel whose warps go on for much longer than those that have ended does not end; another is only not ready yet.
 struct Progress
-{ uint64_t ended = 0, all = 0, longest = 0; };  // units, and instructions of a warp that has ended
+{
+    uint64_t ended = 0, all = 0, longest = 0;  // units, and instructions of a warp that has ended
+    double seconds = 0;                        // of CPU time, when it was last looked at
+};
 constexpr uint64_t MUCH_LONGER = 16;
 
-void require_time(double began, const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
+void require_time(double began, const std::vector<std::unique_ptr<Unit>>& resident, Progress& progress)
 {
     if (launch.progress) launch.progress(progress.ended, progress.all);
-    if (seconds_now() - began <= launch.seconds) return;
+    progress.seconds = seconds_now() - began;
+    if (progress.seconds <= launch.seconds) return;
     bool endless = !progress.ended;
     for (const auto& unit :
          resident)  // where blocks take turns, some of a persistent kernel end early, with no work left
@@ -767,7 +776,7 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
              "after %.0f s of CPU time %llu of %llu %s have ended: all of them would take some %.0f s", launch.seconds,
              (unsigned long long)progress.ended, (unsigned long long)progress.all,
              launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks",
-             (seconds_now() - began) / double(progress.ended) * double(progress.all));
+             progress.seconds / double(progress.ended) * double(progress.all));
     char text[100];
     snprintf(text, sizeof text, "the kernel does not end: it ran for %.0f s of CPU time", launch.seconds);
     if (!resident.empty()) tell_deadlock(*resident.front(), text);
@@ -777,17 +786,18 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
 // Whether races are looked for in the next unit. Where fences order blocks, a check that leaves some out would tell of
 // races that there are none.
 constexpr uint64_t RACED_IN_SAMPLE = 16;
-void limit_races(double began, bool alone, uint64_t next)
+void limit_races(double seconds, bool alone, uint64_t next)
 {
     static bool in_sample;
     if (!next) in_sample = false;
-    if (!launch.race_seconds || seconds_now() - began <= launch.race_seconds) return;
+    if (!launch.race_seconds || seconds <= launch.race_seconds) return;
     if (alone)
         launch.races = in_sample = !launch.program->orders_blocks && next % RACED_IN_SAMPLE == 0;
     else if (!in_sample)
         launch.races = false;
 }
 
+constexpr uint64_t BETWEEN_LOOKS = 16 * TURN;  // at the time, which takes as long as many instructions
 constexpr size_t TOGETHER =
     4;  // blocks, or clusters, that take turns in a random order where fences say that they may meet
 
@@ -811,7 +821,7 @@ void run_grid()
         return records_only() ? chosen_units()[n] : shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n;
     };
     std::vector<std::unique_ptr<Unit>> resident;
-    uint64_t next = 0, steps = 0;
+    uint64_t next = 0, steps = 0, looked = 0;  // the last: at the time, after so many steps
     Progress progress;
     progress.all = units;
     const double began = seconds_now();
@@ -820,7 +830,7 @@ void run_grid()
     bool busy = false;  // a block computes: further ones, which take memory, begin where blocks wait, and now and then
     std::vector<Warp*> turns;
     while (next < units || !resident.empty()) {
-        limit_races(began, resident.empty(), next);
+        limit_races(progress.seconds, resident.empty(), next);
         if (launch.cooperative || resident.empty() || (interleaved && resident.size() < TOGETHER) ||
             (!launch.strict && (!busy || ++busy_rounds % 64 == 0))) {
             do {
@@ -862,7 +872,7 @@ void run_grid()
                 resident.erase(resident.begin() + long(i)), progress.ended++;
             else
                 i++;
-            require_time(began, resident, progress);
+            if (steps - looked > BETWEEN_LOOKS) looked = steps, require_time(began, resident, progress);
         }
         if (!did_anything && (next == units || launch.strict) && !resident.empty())
             tell_deadlock(*resident.front(), "no thread can go on");
