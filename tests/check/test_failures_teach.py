@@ -65,7 +65,7 @@ def columns(*which: int) -> Any:
     [
         (columns(*range(48, 64)), "c >= 48"),
         (columns(*range(0, 64, 16)), "c = 0, 16, 32, ..."),
-        (columns(*(c for c in range(64) if c % 16)), "c other than 0, 16, 32, ..."),
+        (columns(*(c for c in range(64) if c % 16)), "c is none of 0, 16, 32, ..."),
         (columns(*(c for c in range(64) if c % 32 >= 20)), "c % 32 >= 20"),
         (columns(7), "c = 7"),
         (columns(*range(64)) & (np.arange(6) >= 4)[:, None], "t >= 4"),

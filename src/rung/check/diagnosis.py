@@ -186,7 +186,7 @@ def _explain(
     alternatives: Iterable[Alternative],
 ) -> tuple[str, list[str]]:
     """A kind and sentences."""
-    at = f"The wrong elements have {where}." if where else ""
+    at = f"All of them lie where {where}." if where else ""
     if unset[wrong].all():
         return "unset", [f"No thread writes the wrong elements{': ' + where if where else ''}."]
     if unset.any():
@@ -209,8 +209,12 @@ def _explain(
         for other in alternatives:
             if _alike(given[wrong], other.result[wrong]) and not _alike(truth[wrong], other.result[wrong]):
                 return "like", [f"They are equal to {other.text}.", *([at] if at else [])]
-        if each := _of_rows(given, truth, wrong, axes):
+        if each := _of_rows(given, truth, wrong, axes) or _added(given, truth, wrong, axes):
             return "rows", [each, *([at] if at else [])]
+        empty = wrong & (truth == 0)
+        if empty.any() and (truth[wrong] != 0).any():
+            return "values", [f"Where 0 is expected{f' ({named})' if (named := condition(empty, axes)) else ''} "
+                              f"other numbers were written.", *([at] if at else [])]  # fmt: skip
         differences = given[wrong] - truth[wrong]
         if wrong.sum() >= 3 and abs(differences.mean()) > 1e-3 and np.ptp(differences) < 1e-3 * abs(differences.mean()):
             return "offset", [f"Each is {differences.mean():+.4g} from what it should be.", *([at] if at else [])]
@@ -254,6 +258,23 @@ def _of_rows(given: Array, truth: Array, wrong: Array, axes: Sequence[str]) -> s
         return ""
     few = ", ".join(f"{factor:.3g}" for factor in factors[:2, 0])
     return f"Each row along {axes[-1]} is off by a factor of its own ({few}, ...): what it is divided by is wrong."
+
+
+def _added(given: Array, truth: Array, wrong: Array, axes: Sequence[str]) -> str:
+    """Whether the error is one number in each row, or in each part of a row: something that is added to all of it."""
+    if wrong.ndim == 0 or wrong.shape[-1] < 4:
+        return ""
+    width, concerned = wrong.shape[-1], wrong.reshape(-1, wrong.shape[-1]).any(-1)
+    errors = (given - truth).reshape(-1, width)[concerned]
+    steps = np.abs(np.diff(errors)).max(0) > 1e-3 * np.abs(errors).max()
+    breaks = np.flatnonzero(steps) + 1
+    part = int(np.gcd.reduce(breaks)) if len(breaks) else width
+    if part < max(4, width // 64):
+        return ""
+    within = f"each row along {axes[-1]}" if part == width else f"each part of {part} elements along {axes[-1]}"
+    few = ", ".join(f"{error:+.4g}" for error in dict.fromkeys(np.round(errors.ravel(), 6)) if error)
+    few = ", ".join(few.split(", ")[:2])
+    return f"The error is the same throughout {within} ({few}, ...): what is added to all of it is wrong."
 
 
 def _alike(one: Array, other: Array, within: float = 1e-3) -> bool:
@@ -300,7 +321,7 @@ def _along(some: Array, name: str) -> str:
         if at[-1] == size - 1:
             return f"{name} >= {at[0]}"
         return f"{name} <= {at[-1]}" if at[0] == 0 else f"{at[0]} <= {name} <= {at[-1]}"
-    for indices, relation in ((at, "="), (rest, "other than")):
+    for indices, relation in ((at, "="), (rest, "is none of")):
         steps = np.unique(np.diff(indices))
         if len(indices) > 2 and len(steps) == 1 and steps[0] > 1:
             return f"{name} {relation} {indices[0]}, {indices[1]}, {indices[2]}, ..."
@@ -311,7 +332,7 @@ def _along(some: Array, name: str) -> str:
             if inside[-1] == period - 1:
                 return f"{name} % {period} >= {inside[0]}"
             return f"{name} % {period} <= {inside[-1]}" if inside[0] == 0 else ""
-    return f"{name} other than {rest[0]}" if len(rest) == 1 else ""
+    return f"{name} is not {rest[0]}" if len(rest) == 1 else ""
 
 
 def _repeats(some: Array, period: int) -> bool:

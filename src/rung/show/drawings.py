@@ -37,9 +37,9 @@ _EVENTS = {  # their colour, and what is said of them
 _LEGEND = (("copies", "--p0"), ("products of tensor cores", "--p2"), ("barriers", "--p3"), ("waits", "--p1"))
 _BANKS = (
     '<p class="soft">Shared memory has 32 banks, each 4 bytes wide; neighbouring words of 4 bytes lie in '
-    "neighbouring banks. In one pass, a wavefront, each bank gives one word, to all lanes that ask for it. Different "
-    "words of one bank need a pass each: a bank conflict. At best a request needs 1 pass. Global memory is read in "
-    "whole sectors of 32 bytes: at best 4 for a warp of which each lane reads 4 bytes.</p>"
+    "neighbouring banks. In one pass each bank delivers one word, to all lanes that ask for it. Different words of one "
+    "bank need a pass each; each pass beyond the first is a bank conflict. (Nsight Compute calls a pass a wavefront.) "
+    "Global memory is read in whole sectors of 32 bytes: at best 4 for a warp of which each lane reads 4 bytes.</p>"
 )
 _STYLE = """
 :root { color-scheme: light dark; LIGHT }
@@ -199,13 +199,13 @@ def _line(found: Costly, sources: Mapping[str, str], sizes: Mapping[str, int]) -
     own = next(reversed([*sources]), access.file)
     text = lines[access.line - 1].strip() if 0 < access.line <= len(lines) else ""
     where = "" if access.file == own else f" of {access.file}"
-    cost, unit = per_request(access, counts)
+    cost, unit = per_request(access, counts)[0], "sectors" if access.memory == "global" else "passes over the banks"
     verb = {"read": "load from", "write": "store to"}[access.direction]
     worst = len(passes(sample)) if access.memory == "shared" else len(_by_sector(sample))
     most = f" on average, {worst} in the drawn one" if abs(worst - cost) > 0.005 else ""
-    made = f" of {instructions} instructions" if instructions > 1 else ""
+    made = f" (of {instructions} instructions, which the compiler made of this line)" if instructions > 1 else ""
     asked = f"{counts.requests:,} request{'s' * (counts.requests != 1)}{made}"
-    head = f"Line {access.line}{where}, {verb} {access.memory} memory: {asked}, {cost:.2f} {unit}{most}."
+    head = f"Line {access.line}{where}, {verb} {access.memory} memory: {asked}, {cost:.3g} {unit} each{most}."
     why = reason(access, sample, sizes)
     said = f"{head} {why[:1].upper()}{why[1:]}." if why else head
     drawing = banks(sample) if access.memory == "shared" else sectors(sample)

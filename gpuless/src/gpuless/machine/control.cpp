@@ -15,9 +15,8 @@ Launch launch;
 const Op* executing;
 const Warp* executing_warp;
 
-void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...)
+void fail(const Warp& warp, Fault fault, const char* format, ...)
 {
-    Fault fault(kind);
     if (executing) fault.at = where(warp, *executing, WARP);
     va_list rest;
     va_start(rest, format);
@@ -709,9 +708,10 @@ std::string barriers_of(const Block& block)
     for (const auto& [at, barrier] : block.bytes_barriers) {
         if (barrier.pending == barrier.expected && !barrier.bytes && barrier.phase) continue;  // nothing has begun
         snprintf(one, sizeof one,
-                 "; mbarrier at byte %d of shared memory, phase %u: %d of %d arrivals and %ld bytes are missing",
-                 int(at) - int(launch.reserved_shared), barrier.phase, barrier.pending, barrier.expected,
-                 barrier.bytes);
+                 "; mbarrier at byte %d of shared memory, phase %u (parity %u): %d of %d arrivals and %ld bytes are "
+                 "missing",
+                 int(at) - int(launch.reserved_shared), barrier.phase, barrier.phase & 1, barrier.pending,
+                 barrier.expected, barrier.bytes);
         text += one;
     }
     return text;
