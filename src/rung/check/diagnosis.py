@@ -209,15 +209,17 @@ def _explain(
         for other in alternatives:
             if _alike(given[wrong], other.result[wrong]) and not _alike(truth[wrong], other.result[wrong]):
                 return "like", [f"They are equal to {other.text}.", *([at] if at else [])]
-        if each := _of_rows(given, truth, wrong, axes) or _added(given, truth, wrong, axes):
+        if each := _of_rows(given, truth, wrong, axes):
+            return "rows", [each, *([at] if at else [])]
+        differences = given[wrong] - truth[wrong]
+        if wrong.sum() >= 3 and abs(differences.mean()) > 1e-3 and np.ptp(differences) < 1e-3 * abs(differences.mean()):
+            return "offset", [f"Each is {differences.mean():+.4g} from what it should be.", *([at] if at else [])]
+        if each := _added(given, truth, wrong, axes):
             return "rows", [each, *([at] if at else [])]
         empty = wrong & (truth == 0)
         if empty.any() and (truth[wrong] != 0).any():
             return "values", [f"Where 0 is expected{f' ({named})' if (named := condition(empty, axes)) else ''} "
                               f"other numbers were written.", *([at] if at else [])]  # fmt: skip
-        differences = given[wrong] - truth[wrong]
-        if wrong.sum() >= 3 and abs(differences.mean()) > 1e-3 and np.ptp(differences) < 1e-3 * abs(differences.mean()):
-            return "offset", [f"Each is {differences.mean():+.4g} from what it should be.", *([at] if at else [])]
     return "values", [at] if at else []
 
 
