@@ -231,7 +231,7 @@ def _moved(
         return None
     for name, one in inputs.items():
         if one.size == given.size and np.array_equal(given.ravel(), one.ravel()):
-            return "copied", [f"They are the numbers of {name} in their old order."]
+            return "copied", [f"They are the numbers of {name}, unchanged and in the same order."]
     if truth.ndim > 1 and min(truth.shape[-2:]) > 1:
         turned = np.swapaxes(truth, -1, -2)
         if _alike(given, turned.reshape(truth.shape)):
@@ -274,9 +274,9 @@ def _added(given: Array, truth: Array, wrong: Array, axes: Sequence[str]) -> str
     if part < max(4, width // 64):
         return ""
     within = f"each row along {axes[-1]}" if part == width else f"each part of {part} elements along {axes[-1]}"
-    few = ", ".join(f"{error:+.4g}" for error in dict.fromkeys(np.round(errors.ravel(), 6)) if error)
-    few = ", ".join(few.split(", ")[:2])
-    return f"The error is the same throughout {within} ({few}, ...): what is added to all of it is wrong."
+    few = list(dict.fromkeys(f"{e:+.4g}" for e in errors[:, ::part].ravel() if abs(e) > 1e-3 * np.abs(errors).max()))
+    named = ", ".join([*few[:2], *["..."] * (len(few) > 2)])
+    return f"The error is the same throughout {within} ({named}): the number that is added to all of it is wrong."
 
 
 def _alike(one: Array, other: Array, within: float = 1e-3) -> bool:
@@ -303,13 +303,12 @@ def condition(wrong: Array, axes: Sequence[str]) -> str:
     if wrong.ndim == 0 or wrong.all() or wrong.sum() < 2:
         return ""
     parts = []
-    for axis, name in enumerate(axes):
+    triangle = _triangle(wrong, axes) if wrong.ndim > 1 and min(wrong.shape[-2:]) > 2 else ""
+    for axis, name in enumerate(axes[:-2] if triangle else axes):
         some = np.asarray(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis)))
         if text := _along(some, name):
             parts.append(text)
-    if wrong.ndim > 1 and min(wrong.shape[-2:]) > 2 and (text := _triangle(wrong, axes)):
-        parts.append(text)
-    return " and ".join(parts)
+    return " and ".join([*parts, *[triangle] * bool(triangle)])
 
 
 def _along(some: Array, name: str) -> str:

@@ -76,7 +76,7 @@ def _quote_line(place: Mapping[str, Any], source: str) -> str:
     """The line of a place, with its text."""
     number, lines = place.get("line", 0), source.splitlines()
     text = lines[number - 1].strip().removesuffix("// here").strip() if 0 < number <= len(lines) else ""
-    return f"line {number} `{text}`" if text else "a line that is not known"
+    return f"line {number} `{text}`" if text else "an unknown line"
 
 
 _NEXT = "begins while other threads are still in this one: put `__syncthreads()`"
@@ -184,7 +184,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
     elif "mask" in what or "shuffle" in what:
         says = (
             f"{who} in {here}: {what.removeprefix('an assertion fails: ')}. What it gets is undefined. Name all lanes "
-            "that take part (0xffffffff for a whole warp), or stay within groups by the last argument, as in "
+            "that take part (0xffffffff for a whole warp), or limit it to groups by the last argument, as in "
             "`__shfl_down_sync(mask, x, offset, 8)`"
         )
     elif fault.kind == "barrier":
@@ -329,7 +329,7 @@ def of_prediction(name: str, said: float, truth: float, figure: str, several: bo
     mixed = next((what for factor, what in MIXED_UP.items() if abs(off / factor - 1) < 0.02), "")
     if mixed and figure in ("global_loads", "shared_loads", "global_read_bytes"):
         says += f": it may count {mixed}"
-    says += f". To find it, {TERMS[figure]}." if figure in TERMS else "."
+    says += f". To find the number, {TERMS[figure]}." if figure in TERMS else "."
     return Symptom("prediction", "wrong", says, (), {"name": name, "predicted": said, "counted": truth, "factor": off})
 
 

@@ -31,7 +31,7 @@ TITLES = {  # of figures that a learner predicts; that of the first which the ai
     "sectors_per_request": "How many sectors of 32 bytes does a load of one warp touch?",
     "global_loads": "How many loads from global memory do all warps make together?",
     "shared_loads": "How many loads from shared memory do all warps make together?",
-    "groups_under_way": "How many groups of copies are still under way when a wait ends?",
+    "groups_under_way": "How many groups of copies are still in flight when a wait ends?",
     "atomics": "How many atomic operations do all warps make together?",
 }
 _grading = threading.Lock()  # the machine counts one launch at a time

@@ -679,6 +679,8 @@ double seconds_now()
 
 }  // namespace
 
+constexpr size_t FEW = 4;  // barriers of bytes that are told even where nothing has begun
+
 // What the barriers of a block wait for: who has not arrived, and where that is.
 std::string barriers_of(const Block& block)
 {
@@ -706,7 +708,8 @@ std::string barriers_of(const Block& block)
         text += one + (missing.empty() ? " anyone else" : missing);
     }
     for (const auto& [at, barrier] : block.bytes_barriers) {
-        if (barrier.pending == barrier.expected && !barrier.bytes && barrier.phase) continue;  // nothing has begun
+        const bool begun = barrier.pending != barrier.expected || barrier.bytes || !barrier.phase;
+        if (!begun && block.bytes_barriers.size() > FEW) continue;
         snprintf(one, sizeof one,
                  "; mbarrier at byte %d of shared memory, phase %u (parity %u): %d of %d arrivals and %ld bytes are "
                  "missing",

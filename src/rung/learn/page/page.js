@@ -178,7 +178,7 @@ async function theory(of) {
   asked.abort();
   asked = new AbortController();
   box.dataset.chapter = of.chapter;
-  box.replaceChildren(made("p", course.ready ? "Drawing ..." : "Drawing ... (the first time the simulator is compiled: about half a minute)", { className: "soft" }));
+  box.replaceChildren(made("p", course.ready ? "Drawing ..." : "Drawing ... (the simulator is being compiled, once: about half a minute)", { className: "soft" }));
   try {
     const { about } = await ask(`/theory/${of.number}`, undefined, asked.signal);
     if (box.dataset.chapter === of.chapter) box.innerHTML = about;
@@ -196,7 +196,7 @@ async function run() {
   if (at("run").disabled) return;
   at("run").disabled = true;
   delete at("verdict").dataset.state;
-  at("verdict").replaceChildren(made("p", course.ready ? "Running ..." : "Running ... (the first time the simulator is compiled: about half a minute)"), made("progress"));
+  at("verdict").replaceChildren(made("p", course.ready ? "Running ..." : "Running ... (the simulator is being compiled, once: about half a minute)"), made("progress"));
   try {
     const of = exercise, ran = text(), found = await ask(`/exercise/${of.number}/grade`, { text: ran });
     of.text = ran;
