@@ -114,9 +114,9 @@ def hint(which: Which, folder: Folder = Path(), source: From = None) -> None:
 
 
 def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
-    from rung.learn import KINDS, chapter_of, stars_of, targets_of
+    from rung.learn import chapter_of, stars_of, targets_of
 
-    _say(f"{exercise.number}. {exercise.title} ({exercise.chapter}: {KINDS[exercise.kind]})\n\n{exercise.task}\n", out)
+    _say(f"{exercise.number}. {exercise.title} ({exercise.chapter})\n\n{exercise.task}\n", out)
     for target in targets_of(exercise):
         _say(f"Target: {target}.", out)
     for count, what in enumerate(stars_of(exercise), 1):

@@ -199,7 +199,8 @@ def _line(found: Costly, sources: Mapping[str, str], sizes: Mapping[str, int]) -
     own = next(reversed([*sources]), access.file)
     text = lines[access.line - 1].strip() if 0 < access.line <= len(lines) else ""
     where = "" if access.file == own else f" of {access.file}"
-    cost, unit = per_request(access, counts)[0], "sectors" if access.memory == "global" else "passes over the banks"
+    cost, unit = per_request(access, counts)[0], "sector" if access.memory == "global" else "pass"
+    unit += "" if cost == 1 else "s" if unit == "sector" else "es"
     verb = {"read": "load from", "write": "store to"}[access.direction]
     worst = len(passes(sample)) if access.memory == "shared" else len(_by_sector(sample))
     most = f" on average, {worst} in the drawn one" if abs(worst - cost) > 0.005 else ""
