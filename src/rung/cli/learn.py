@@ -1,4 +1,4 @@
-"""`rung learn` and `rung hint`: the course, graded on the machine in about a second."""
+"""`rung learn` and `rung hint`: the course, graded on the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is an exercise solved? The first cases with races and bounds, then the counts: in about a second."""
+"""Is an exercise solved? The first cases with races and bounds, then the counts."""
 
 from __future__ import annotations
 
