@@ -27,7 +27,7 @@ from rung.rungs.learned import LearnedCall, LearnedFile
 if TYPE_CHECKING:
     from rung.adopt.search import Budget, Outcome
 
-SECONDS = 5.0  # of CPU time for all searches of a file that lead to nothing
+SECONDS = 5.0  # of all searches of a file that lead to nothing: search.Budget
 MOST = 48  # proposals for a kernel
 SHOWN = 3  # that are shown, where none is right
 OPERATIONS = 3  # of those that names speak of, whose calls are tried
