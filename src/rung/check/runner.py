@@ -52,6 +52,7 @@ class Binding:
     sms: int | None = None
     cap: int = 0  # replaces the numbers that cap a grid
     seconds: float = 0.0  # until a launch is stopped, if another limit than usual
+    races: bool = True  # are looked for when it runs
 
 
 Seconds = Callable[[], float]  # known once the work is complete
@@ -151,7 +152,7 @@ def prepare(rung: Rung, operands: Bound, how: Binding, device: Device, scratch: 
         tensors = rung.operation.viewed(owned, tensors, operands.values)
     if how.cap and isinstance(rung, CudaRung):
         rung = capped(rung, how.cap)
-    with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, how):
+    with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, replace(how, races=True)):
         prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
     if mirror:
         wait(device, mirror)  # buffers that are zeroed once
@@ -251,7 +252,8 @@ def emulated(
     if device == "cuda":
         return nullcontext()
     seconds = how.seconds or (min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN)
-    return gpuless.under(order=order, seed=SEED, steps=int(seconds * PACE), check_races=True, coverage=how.coverage)
+    steps = int(seconds * PACE)
+    return gpuless.under(order=order, seed=SEED, steps=steps, check_races=how.races, coverage=how.coverage)
 
 
 class Copies(Protocol):

@@ -34,7 +34,7 @@ from rung.rungs.python import PythonRung
 from rung.rungs.reached import WHOLE, imports
 
 BIND_SECONDS = 180.0  # of the process, as RUN_SECONDS are of a run, or of four
-RUN_SECONDS: dict[Device, float] = {"cuda": 10.0, "emulator": 60.0}  # there executed instructions are limited first
+RUN_SECONDS: dict[Device, float] = {"cuda": 10.0, "emulator": 20.0}  # there executed instructions are limited first
 
 
 def _places(given: object) -> list[dict[str, Any]]:

@@ -78,6 +78,7 @@ HARMLESS = (
     "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
 )  # fmt: skip
 COPIES = {"copy_", "clone", "_to_copy", "contiguous"}  # all that there is to do where nothing is computed
+OPERATOR = 100  # instructions that take as long as one of them
 ITEMS = 16  # numbers that a run may read on the host, such as lengths for choosing a kernel
 
 
@@ -88,10 +89,11 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, *, exact: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: set[str] = set()
-        self.exact, self.items = exact, 0
+        self.exact, self.items, self.count = exact, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        self.count += 1
         name = func.overloadpacket.__name__
         harmless = name in HARMLESS or name.removesuffix("_copy") in HARMLESS
         if not harmless or func.namespace != "aten" or (self.exact and name in COPIES):
@@ -180,6 +182,7 @@ class _Judged:
             with Operators(exact=exact) as operators:
                 run()
             self.elsewhere |= operators.found
+            gpuless.current().steps += OPERATOR * operators.count
             if not operators.found and self.device != "cuda" and gpuless.current().launches == launched:
                 self.elsewhere.add("Python, without a kernel")
 
