@@ -259,7 +259,7 @@ class _Kernels:
         self.budget = self.budget or _budget()
         tables = chosen[:1] if first.sure else chosen
         found = self.budget.search(self.of, self.path, "kernel", tables, own=first.own)
-        if found.table is None and (function := self._host_of(kernel, functions)):
+        if found.table is None and not found.fault and (function := self._host_of(kernel, functions)):
             return function
         table, doubts = _concluded(tables, found, "needs")
         if first.sure and not found.needs:  # as the file says it: what is wrong is the kernel's
