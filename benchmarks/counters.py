@@ -13,11 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from rung.dtypes import DTYPES
-from rung.errors import RungError
 from rung.profile import emulated
 from rung.results import codes, machine, store
 from rung.results.row import Row
-from rung.rungs import catalogue, identity
+from rung.rungs import catalogue
 from rung.rungs.base import Subject
 from rung.show import counter_tables
 
@@ -27,18 +26,8 @@ def counted(row: Row) -> Row:
     rung = catalogue.find(row.what)
     values = {k: v for k, v in row.values.items() if k not in rung.operation.derived}
     subject = Subject(rung, row.shape, rung.operation.complete(values), DTYPES[row.dtype])
-    made = Row(
-        kind="count", what=row.what, dtype=row.dtype, shape=row.shape, values=dict(row.values), tuning=row.tuning,
-        options=_options(row), texts={row.what: identity.text(rung)}, machine=machine.facts(),
-    )  # fmt: skip
-    began = time.process_time()
-    try:
-        found = emulated.count(subject, row.tuning or None)
-    except RungError as error:
-        return replace(made, verdict="failed", reason=str(error))
-    kernels = [{k: v for k, v in kernel.items() if k not in ("lines", "mix")} for kernel in found.as_json()["kernels"]]
-    detail = {"kernels": kernels, "sizes": list(found.sizes)}
-    return replace(made, detail=detail, metrics={"count_s": time.process_time() - began})
+    made = emulated.as_result(subject, row.tuning)
+    return replace(made, values=dict(row.values), tuning=row.tuning, options=_options(row))
 
 
 def _options(row: Row) -> dict[str, str]:

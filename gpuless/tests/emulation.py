@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ INCLUDE = str(Path(__file__).parents[2] / "src" / "rung" / "ladders" / "include"
 KINDS = {"int": "i32", "unsigned int": "u32", "long long": "i64", "float": "f32", "double": "f64", "bool": "bool"}
 ENDLESS = 1.0  # seconds of CPU time without a thread that ends, after which a test's kernel is taken for endless
 ON_GPU = bool(os.environ.get("GPULESS_HARDWARE"))  # programs run on a real GPU: whether it agrees with what tests expect
-needs_compiler = pytest.mark.skipif(gpuless.available() is not None, reason=str(gpuless.available()))
+GPU_SECONDS = 60  # of a launch on a real GPU, with the start of its process
+needs_compiler = pytest.mark.skipif(not ON_GPU and gpuless.available() is not None, reason=str(gpuless.available()))
+of_the_machine = pytest.mark.skipif(ON_GPU, reason="says what the machine does with what a GPU does not define or tell")
 Shape = int | tuple[int, ...]
 
 
@@ -64,15 +68,44 @@ def run(
 
 
 def _run_on_gpu(build: Build, name: str, config: LaunchConfig, kinds: list[str], args: tuple[Any, ...]) -> None:
+    """In a process of its own: a failed launch ends its process' context."""
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    given = [(a.dtype, a.shape, _bytes(a)) if isinstance(a, torch.Tensor) else a for a in args]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rung.cuda.driver"])
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        launched = pool.submit(_launched_on_gpu, build, name, config, kinds, given)
+        try:
+            made = launched.result(GPU_SECONDS)
+        except TimeoutError:
+            for process in [*pool._processes.values()]:
+                process.kill()
+            raise
+    for here, content in zip(tensors, made, strict=True):
+        here.copy_(_tensor((here.dtype, here.shape, content)))
+
+
+def _launched_on_gpu(build: Build, name: str, config: LaunchConfig, kinds: list[str], given: list[Any]) -> list[bytes]:
+    """What the tensors hold then."""
     from rung.cuda.driver import load_module as load_on_gpu
 
-    moved = [a.cuda() if isinstance(a, torch.Tensor) else a for a in args]
-    module = load_on_gpu(build)
-    module.prepare(name, config)
-    module.launch(name, config, list(zip(kinds, moved, strict=True)))
-    for here, copy in zip(args, moved, strict=True):
-        if isinstance(here, torch.Tensor):
-            here.copy_(copy)
+    try:
+        moved = [_tensor(value).cuda() if isinstance(value, tuple) else value for value in given]
+        module = load_on_gpu(build)
+        module.prepare(name, config)
+        module.launch(name, config, list(zip(kinds, moved, strict=True)))
+        return [_bytes(a.cpu()) for a in moved if isinstance(a, torch.Tensor)]
+    except Exception as problem:
+        raise RuntimeError(str(problem)) from None  # one that can be handed to another process
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _tensor(given: tuple[torch.dtype, torch.Size, bytes]) -> torch.Tensor:
+    dtype, shape, content = given
+    return torch.frombuffer(bytearray(content), dtype=dtype).view(shape)
 
 
 def orders() -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from emulation import load, needs_compiler, run
+from emulation import load, needs_compiler, of_the_machine, run
 from gpuless import EmulatorFault, machine
 from gpuless.launch import LaunchConfig
 
@@ -30,6 +30,7 @@ def run_code(lines: str, threads: int = 32) -> None:
         library.rung_machine_free(handle)
 
 
+@of_the_machine
 def test_lanes_leave_a_region_whose_barrier_a_called_function_has_saved() -> None:
     run_code("""
         S2R R0, SR_TID.X
@@ -56,6 +57,7 @@ def test_lanes_leave_a_region_whose_barrier_a_called_function_has_saved() -> Non
     """)
 
 
+@of_the_machine
 def test_only_lanes_with_the_predicate_return() -> None:
     run_code("""
         S2R R0, SR_TID.X
@@ -72,6 +74,7 @@ def test_only_lanes_with_the_predicate_return() -> None:
     """)
 
 
+@of_the_machine
 def test_a_barrier_of_arrivals_prints_and_doubles_before_sm_90(capfd: pytest.CaptureFixture[str]) -> None:
     source = """
     #include <cuda/barrier>
@@ -138,6 +141,7 @@ def test_numbers_of_a_merged_load_are_stored_one_by_one() -> None:
     assert o.tolist() == list(range(90, 97))
 
 
+@of_the_machine
 def test_a_load_beyond_shared_memory_whose_number_is_used() -> None:
     with pytest.raises(EmulatorFault) as caught:
         run(SUMS, torch.zeros(1), block=96, defines=[("N", "3"), ("USED", "4")])
@@ -164,6 +168,7 @@ def test_a_uniform_address_in_another_block_of_the_cluster() -> None:
 SHUFFLES = "__global__ void k(int* o) { int v = o[threadIdx.x]; if (threadIdx.x < ACTIVE) v = CALL; o[threadIdx.x] = v; }"
 
 
+@of_the_machine
 @pytest.mark.parametrize(
     ("active", "call", "fine"),
     [(32, "__shfl_down_sync(~0u, v, 8)", True), (16, "__shfl_xor_sync(0xffff, v, 8)", True),
@@ -180,6 +185,7 @@ def test_lanes_outside_of_the_mask_of_a_shuffle_or_vote(active: int, call: str, 
     assert caught.value.kind == "barrier"
 
 
+@of_the_machine
 @pytest.mark.parametrize(
     ("call", "says"),
     [("__shfl_xor_sync(0xffff, v, 16)", "reads a lane"), ("__shfl_down_sync(1u << threadIdx.x, v, 1)", "reads a lane"),
@@ -233,6 +239,7 @@ def sampled(expression: str, to: str, number: int, count: int = 32) -> torch.Ten
     return out
 
 
+@of_the_machine
 def test_textures_of_every_shape_are_read_at_points() -> None:
     data = torch.arange(2 * 4 * 8, dtype=torch.float32).view(2, 4, 8, 1)
     object_ = texture(data)
@@ -243,6 +250,7 @@ def test_textures_of_every_shape_are_read_at_points() -> None:
     assert sampled("out[i] = tex2D<float>(t, 100, -7);", "float", object_)[0] == 7  # clamped
 
 
+@of_the_machine
 @pytest.mark.parametrize(("mode", "expected"), [(0, [6, 7, 0, 1]), (1, [0, 0, 0, 1]), (2, [1, 0, 0, 1]), (3, [-1, -1, 0, 1])])
 def test_address_modes(mode: int, expected: list[int]) -> None:
     data = torch.arange(8, dtype=torch.float32).view(1, 1, 8, 1)
@@ -250,6 +258,7 @@ def test_address_modes(mode: int, expected: list[int]) -> None:
     assert sampled("out[i] = tex1D<float>(t, (i - 1.5f) / 8);", "float", object_, 4).tolist() == expected
 
 
+@of_the_machine
 def test_linear_filtering_follows_the_programming_guide() -> None:
     data = torch.rand(1, 4, 8, 1)
     object_ = texture(data, filter=1)
@@ -262,6 +271,7 @@ def test_linear_filtering_follows_the_programming_guide() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@of_the_machine
 def test_pixels_are_read_as_numbers_and_gathered() -> None:
     data = torch.randint(0, 255, (1, 4, 8, 4), dtype=torch.uint8)
     object_ = texture(data, reads_normalized=1)
@@ -273,6 +283,7 @@ def test_pixels_are_read_as_numbers_and_gathered() -> None:
     torch.testing.assert_close(found[:4] * 255, data[0, [1, 1, 0, 0], [1, 2, 2, 1], 1].float())
 
 
+@of_the_machine
 def test_surfaces_are_read_and_written() -> None:
     data = torch.arange(2 * 4 * 8, dtype=torch.float32).view(2, 4, 8, 1)
     object_ = texture(data)
@@ -315,6 +326,7 @@ def test_a_pointer_is_in_its_blocks_shared_memory_or_in_anothers_of_the_cluster(
     assert out.tolist() == [0, 1, 1, 1]
 
 
+@of_the_machine
 def test_code_for_debuggers_asks_whether_its_stack_has_room() -> None:
     run_code("""
         LDC R1, c[0x0][0x28]
@@ -326,6 +338,7 @@ def test_code_for_debuggers_asks_whether_its_stack_has_room() -> None:
     """)
 
 
+@of_the_machine
 def test_an_instruction_that_is_refused_is_named() -> None:
     library = machine.library()
     for text in (b"0000 NOSUCH.F32 R0, R1\n", b"0000 @P0 FADD.NOSUCH R0, R1, R2\n"):

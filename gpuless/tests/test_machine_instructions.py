@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import gpuless
-from emulation import load, needs_compiler
+from emulation import ON_GPU, load, needs_compiler, of_the_machine
 from gpuless import machine
 from gpuless.base.errors import EmulatorFault
 from gpuless.launch import LaunchConfig
 
-pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
+pytestmark = [needs_compiler, pytest.mark.skipif(not ON_GPU and bool(machine.unavailable()), reason=machine.unavailable())]
 N = 256
 HALF = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
 TENSORS = {"int": torch.int32, "long long": torch.int64, "float": torch.float32, "double": torch.float64, "__half": torch.float16,
@@ -405,6 +405,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@of_the_machine
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_say_what_happened_and_where(name: str) -> None:
     code, expected = FAULTS[name]

@@ -24,8 +24,10 @@ LOOSE = re.compile(r"\d+\.\d+|\d[\d,.]* ?(?:%|ms\b|us\b|µs\b|cycles|times|GB|mi
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    found = current.of_gpu(store.published(), findings.written_for())
-    return [row for row in found.results if codes.current(row)]
+    stored = store.published()
+    counts = [row for row in stored if row.kind == "count"]
+    found = current.of_gpu(stored, findings.written_for())
+    return [row for row in (*found.results, *counts) if codes.current(row)]
 
 
 def test_each_reason_explains_the_verdict_of_the_rows_it_was_written_for(rows: list[Row]) -> None:
@@ -261,3 +263,35 @@ def test_the_command_line_tells_them(capsys: pytest.CaptureFixture[str]) -> None
     (flash,) = json.loads(capsys.readouterr().out)
     assert flash["document"] == "flash" and len(flash["findings"]) > 10
     assert {"they found", "theirs", "ours", "verdict", "why"} == {*flash["findings"][0]}
+
+
+def test_a_comparison_that_holds_by_a_few_per_cent_is_little(rows: list[Row]) -> None:
+    one = replace(_one(rows), by=(findings.FACTS,), facts=("2 above 1",))
+    assert _with(one, 1.02).judged([]) == "lost" and _with(one, 1.5).judged([]) == "same"
+    near = [
+        f.says
+        for f in findings.findings()
+        if f.figures and f.judged(rows) == "same" and not {findings.LEVEL, findings.BEST} & {*f.by}
+        for ours, theirs, _ in f._numbers(rows)
+        if ours and theirs and abs(findings.effect(ours, f.neutral)) < findings.SMALL
+    ]
+    assert near == []
+
+
+def test_the_largest_block_is_compared_with_the_best_one_of_its_table(rows: list[Row]) -> None:
+    (never,) = (f for f in findings.findings() if findings.BEHIND in f.by)
+    theirs = [theirs for _, theirs, _ in never._numbers(rows)]
+    assert theirs[0] == pytest.approx(177.024 / 132.672) and theirs[-1] == pytest.approx(9.504 / 7.136)
+    assert all(ours and ours > 1 for ours, *_ in never._numbers(rows))
+
+
+def test_one_block_has_the_warps_of_the_report_on_a_larger_multiprocessor(rows: list[Row]) -> None:
+    (block,) = (f for f in findings.findings() if f.says.startswith("The baseline's one block occupies"))
+    assert block.ours(rows) == pytest.approx(4, rel=0.01) and block.judged(rows) == "same"
+
+
+def test_a_ratio_by_the_clock_is_judged_by_the_clock_as_well() -> None:
+    """The report times texts; the kernels' time alone would answer another question."""
+    for f in findings.of_document("milestone3"):
+        told = [r.figure for figure in f.figures for r in figure.ours if r.kind == "course"]
+        assert "kernel_ms" not in told or any(figure.than for figure in f.figures) or "tokens_per_s" in told, f.says

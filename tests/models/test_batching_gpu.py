@@ -132,8 +132,8 @@ def test_texts_move_into_more_rows_and_back(model: Model, weights: Any, monkeypa
     one = backend(model, weights, 4)
     one._exact = False  # as in 16 bits, with kernels whose rows are independent
     moved: list[int] = []
-    move = one._move
-    monkeypatch.setattr(one, "_move", lambda rows, reach: (moved.append(rows), move(rows, reach))[1])
+    move = one._sessions.move
+    monkeypatch.setattr(one._sessions, "move", lambda rows, reach: (moved.append(rows), move(rows, reach))[1])
     requests = [request(5, 27, temperature=1.0, frequency_penalty=0.3), *(request(4 + i, 3) for i in range(3))]
     engine = BatchEngine(lambda: one, None)
     first = engine.submit(requests[0], lambda piece: pieces.append(piece))

@@ -21,20 +21,16 @@ ELEMENTS = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f
 _MAGIC = 0x50414D544E455354
 _EMULATED = struct.Struct("<QQ4Q5I5H5B5B40x")
 
-_DRIVER_TYPES = {
-    "torch.float32": "FLOAT32",
-    "torch.float16": "FLOAT16",
-    "torch.bfloat16": "BFLOAT16",
-    "torch.float64": "FLOAT64",
-    "torch.int32": "INT32",
-    "torch.int64": "INT64",
-    "torch.int8": "UINT8",
-    "torch.uint8": "UINT8",
+_TYPES = {  # the driver's, and ours
+    "torch.float32": ("FLOAT32", "f32"),
+    "torch.float16": ("FLOAT16", "f16"),
+    "torch.bfloat16": ("BFLOAT16", "bf16"),
+    "torch.float64": ("FLOAT64", "f64"),
+    "torch.int32": ("INT32", "s32"),
+    "torch.int64": ("INT64", "s64"),
+    "torch.int8": ("UINT8", "u8"),
+    "torch.uint8": ("UINT8", "u8"),
 }
-_ELEMENT_TYPES = {
-    "torch.float32": "f32", "torch.float16": "f16", "torch.bfloat16": "bf16", "torch.float64": "f64",
-    "torch.int32": "s32", "torch.int64": "s64", "torch.int8": "u8", "torch.uint8": "u8",
-}  # fmt: skip
 _DRIVER_FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 _ENCODE = ctypes.CFUNCTYPE(  # of cuTensorMapEncodeTiled
     ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, *[ctypes.c_void_p] * 5, *[ctypes.c_int] * 4
@@ -81,7 +77,7 @@ class TensorMap:
         memory, start = _aligned_memory(SIZE)
         error = _driver_function()(
             start,
-            constant("DataType", f"DATA_TYPE_{'TFLOAT32' if self._rounds else _DRIVER_TYPES[str(self.tensor.dtype)]}"),
+            constant("DataType", f"DATA_TYPE_{'TFLOAT32' if self._rounds else _TYPES[str(self.tensor.dtype)][0]}"),
             rank,
             self.address,
             (ctypes.c_uint64 * rank)(*reversed(self.dims)),
@@ -99,7 +95,7 @@ class TensorMap:
 
     def emulated(self) -> bytes:
         """The emulator's form: `TensorMapFields` in its headers."""
-        element = ELEMENTS.index("tf32" if self._rounds else _ELEMENT_TYPES[str(self.tensor.dtype)])
+        element = ELEMENTS.index("tf32" if self._rounds else _TYPES[str(self.tensor.dtype)][1])
         swizzle, fill = SWIZZLES.index(self.swizzle), FILLS.index(self.fill)
         size = self.tensor.element_size()
         return packed(self.address, self.dims, self.strides, self.box, size, swizzle, fill, element)
@@ -115,7 +111,7 @@ class TensorMap:
             return f"it has {rank} dimensions, but 1 to {_MOST_RANK} are allowed"
         if len(self.box) != rank or len(self.strides) != rank - 1:
             return f"its {rank} dims need as many sizes in box and {rank - 1} strides"
-        if str(self.tensor.dtype) not in _DRIVER_TYPES:
+        if str(self.tensor.dtype) not in _TYPES:
             return f"the copy engine has no elements of {self.tensor.dtype}"
         if self.swizzle not in SWIZZLES or self.promotion not in PROMOTIONS:
             return f"swizzle is one of {SWIZZLES} and promotion one of {PROMOTIONS} bytes"

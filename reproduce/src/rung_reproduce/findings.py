@@ -27,9 +27,11 @@ SIZED = ("effect", "lost", "small", "none")  # verdicts that are told with the s
 COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 # In place of a neutral point: they find no effect; the facts decide; a value is compared as it is, not as an effect;
 # the figure is the best of its table; the finding is made at several sizes or of several kernels, each judged alone;
-# it is a ratio that was measured in several ways, each two figures; no row can show it, and the facts are the reason's.
-NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, UNSEEN = "nothing", "facts", "level", "best", "each", "pairs", "unseen"
-MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, UNSEEN)
+# it is a ratio that was measured in several ways, each two figures; what counts is how far a figure lies behind the
+# best of its table; no row can show it, and the facts are the reason's.
+NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS = "nothing", "facts", "level", "best", "each", "pairs"
+BEHIND, UNSEEN = "behind", "unseen"
+MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, BEHIND, UNSEEN)
 BORNE = {"larger", "same", "smaller", "small", "none"}  # verdicts that bear a finding out, each in its measure
 SMALL = 0.035  # an effect below it, on a logarithmic scale; one the other way is no reversal within twice that
 LARGER = 1.5  # times the document's effect
@@ -65,14 +67,14 @@ class Finding:
         return self.cases[0] if self.figures else ()
 
     def theirs(self) -> float | None:
-        return _ratio([f.value for f in self.told])
+        return self._numbers([])[0][1] if self.figures else None
 
     def than(self) -> str:
         """All that the document says where it has no number: "more" or "less"."""
         return self.told[0].than if len(self.told) == 1 else ""
 
     def ours(self, rows: Sequence[Row]) -> float | None:
-        return _ratio([f.beside(rows) for f in self.told])
+        return self._numbers(rows)[0][0] if self.figures else None
 
     def judged(self, rows: Sequence[Row]) -> str:
         """The verdict that the rows give; empty where a row is missing."""
@@ -80,7 +82,9 @@ class Finding:
             return UNSEEN
         if not self.figures or FACTS in self.by:
             held = [self.holds(fact, rows) for fact in self.facts]
-            return "unseen" if not held else "" if None in held else "same" if all(held) else "otherwise"
+            if None in held or not all(held):
+                return "" if None in held else "otherwise"
+            return "unseen" if not held else "lost" if self._hardly(rows) else "same"
         if BEST in self.by:
             costs = self.costs(rows)
             return "" if costs is None else "same" if costs < SMALL else "other"
@@ -89,12 +93,21 @@ class Finding:
             return "" if "" in each else each.pop()
         return "sizes" if each <= BORNE else "varies" if each & BORNE else "otherwise"
 
+    def _hardly(self, rows: Sequence[Row]) -> bool:
+        """Whether a comparison that holds is one of figures that hardly differ, where theirs do."""
+        return any(self._compared(*numbers) == "lost" for numbers in self._numbers(rows))
+
     def _numbers(self, rows: Sequence[Row]) -> list[tuple[float | None, float | None, str]]:
         """Of each case ours, theirs, and "more" or "less" where that is all that they say."""
         found = []
         for case in self.cases:
             than = case[0].than if len(case) == 1 else ""
-            found.append((_ratio([f.beside(rows) for f in case]), _ratio([f.value for f in case]), than))
+            ours, theirs = _ratio([f.beside(rows) for f in case]), _ratio([f.value for f in case])
+            if BEHIND in self.by:
+                of = _table(case[0])
+                ours = _over_least(ours, [f.beside(rows) for f in of])
+                theirs = _over_least(theirs, [f.value for f in of])
+            found.append((ours, theirs, than))
         return found
 
     def _compared(self, ours: float | None, theirs: float | None, than: str) -> str:
@@ -118,8 +131,7 @@ class Finding:
 
     def rivals(self, rows: Sequence[Row]) -> dict[str, float]:
         """Our time of each line of the table that the figure is the best of; empty where one is missing."""
-        lines = next(e.figures for e in sources.experiments() if self.figures[0] in e.figures)
-        found = {f.what: f.beside(rows) for f in lines}
+        found = {f.what: f.beside(rows) for f in _table(self.figures[0])}
         return {} if None in found.values() else {what: v for what, v in found.items() if v is not None}
 
     def costs(self, rows: Sequence[Row]) -> float | None:
@@ -287,6 +299,16 @@ def figure(document: str, key: str) -> sources.Figure:
     if len(exact) != 1:
         raise RungError(f"findings.toml: {key!r} names {len(exact)} figures of sources.toml.")
     return exact[0]
+
+
+def _table(figure: sources.Figure) -> tuple[sources.Figure, ...]:
+    """All figures of its table."""
+    return next(e.figures for e in sources.experiments() if figure in e.figures)
+
+
+def _over_least(value: float | None, of: Sequence[float | None]) -> float | None:
+    least = [v for v in of if v is not None]
+    return value / min(least) if value is not None and len(least) == len(of) else None
 
 
 def _ratio(values: Sequence[float | None]) -> float | None:

@@ -48,7 +48,8 @@ class Item:
     def empty(self, rows: Sequence[Row]) -> list[str]:
         """Figures that it names and that have no row, for a reason: it is as described in part."""
         named = [name.partition(" ")[2] for name in self.shown_by if name.partition(" ")[0] == FIGURES]
-        return [f"'{f.what}'" for section in named for f in figures(section) if f.reason and f.reason != "as above"]
+        said = ("", "as above", sources.UNNAMED)
+        return [f"'{f.what}'" for section in named for f in figures(section) if f.reason not in said]
 
 
 @cache

@@ -16,7 +16,7 @@ from functools import partial
 
 from rung.cli import main
 from rung.errors import RungError
-from rung.profile import batches, ncu
+from rung.profile import batches, emulated, ncu
 from rung.results import codes, current, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue
@@ -24,8 +24,9 @@ from rung_reproduce import atlas, items, sources, studies
 
 LEAST = 20.0  # seconds left below which no step begins
 START = 12.0  # seconds of a first step: torch, the driver, the first kernels
-# Seconds as an H200 took them: of a race, of each of its rungs, of one profiled, of studies, climbs and the sweep.
-RACE, BENCH, PROFILE, COURSE, SWEEP = 3.0, 1.0, 5.0, 170.0, 90.0
+# Seconds as an H200 took them: of a race, of each of its rungs, of one profiled, of studies, climbs, the sweep
+# and one rung that is counted.
+RACE, BENCH, PROFILE, COURSE, SWEEP, COUNT = 3.0, 1.0, 5.0, 170.0, 90.0, 3.0
 PROFILES = {"attention_training": 25.0}  # of an operation whose calls are long
 STUDY = {"attention": 120.0, "ranks": 150.0, "waves": 55.0, "cache": 90.0, "memory-latency": 10.0, "vocab": 20.0}
 USUAL = 40.0  # another study
@@ -37,7 +38,7 @@ TEXTS: dict[str, tuple[Sequence[str], float, float]] = {  # options -> rungs, se
     "--batch 16": (("37_sixty_four_square",), 100.0, 90.0),
 }
 FORMATS = ("f32", "tf32", "bf16", "f16")  # the first that a rung has is measured where an item names only the rung
-KINDS = ("bench", "profile", "course", "study", "sweep", "text", "kernels")  # of rows that figures need
+KINDS = ("bench", "profile", "course", "study", "sweep", "text", "kernels", "count")  # of rows that figures need
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,13 @@ class Outcome:
 
 
 def rows(gpu: str) -> list[Row]:
-    """Those that were measured here, of the present code: what is published came from another card of the kind."""
+    """Those that were measured here, of the present code: what is published came from another card of the kind; and
+    counts, which no card has part in.
+    """
     stored = [row for row in store.own() if row.gpu == gpu]
-    return [row for row in current.of_gpu(stored, gpu).results if codes.current(row)] if stored else []
+    measured = current.of_gpu(stored, gpu).results if stored else []
+    counts = [row for row in store.gather() if row.kind == "count"]
+    return [row for row in (*measured, *counts) if codes.current(row)]
 
 
 def missing(kind: str, document: str | None, have: Sequence[Row]) -> list[sources.Reference]:
@@ -76,7 +81,7 @@ def plan(document: str | None, have: Sequence[Row]) -> list[Step]:
 def wanted(document: str | None, have: Sequence[Row]) -> list[Step]:
     """What the document's tables, findings and items need beyond these rows; steps that fill most places come first."""
     steps: list[Step] = []
-    for make in (_bench, _profile, _course, _sweep, _study, _text):
+    for make in (_bench, _profile, _course, _sweep, _study, _text, _count):
         steps += make(document, have)
     raced = {r.what for r in missing("bench", document, have)}
     return [*steps, *_items(document, have, raced)]
@@ -152,6 +157,16 @@ def _profile(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
 
         each = (PROFILES.get(subject.rung.operation.name, PROFILE) for subject, _ in lacking)
         yield Step(f"profile {len(lacking)} rungs", sum(each), work, _lacks(ncu.find))
+
+
+def _count(document: str | None, have: Sequence[Row]) -> Iterator[Step]:
+    lacking = atlas.planned_for(missing("count", document, have))
+    if lacking:
+        def work(left: float) -> None:
+            for subject, tuning in lacking:
+                store.append(emulated.as_result(subject, tuning))
+
+        yield Step(f"count {len(lacking)} rungs", COUNT * len(lacking), work)
 
 
 def _course(document: str | None, have: Sequence[Row]) -> Iterator[Step]:

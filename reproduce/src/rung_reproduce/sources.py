@@ -16,22 +16,31 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gpuless.facts import limits
+from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.results.row import Row
+from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
+from rung.rungs.subjects import shapes_of
 
 FILE = Path(__file__).with_name("sources.toml")
 STUDIES = {"climb": "", "text": "attention", "kernels": "attention, kernels", "course": "course"}  # of the climb's rows
 NONE = "- "  # prefix of the reason why no row of ours can have the figure
+UNNAMED = "the document does not name it"  # such a reason: there is nothing to measure
 SCALES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "GB": 1e9}
 SUM, OVER = "+", "/"  # the first of several references that are added, and what stands before those that divide them
 PRODUCTS = {"b4t64 qkv": 12, "b4t64 out": 12, "b4t64": 12, "b4t64 proj": 12, "lm head": 1}  # of a forward pass
 LINES = "lines"  # of a study's table
 # Of a kernel's own rate, time or issues: these cannot be added.
 SHARES = ("sm_throughput", "memory_throughput", "l1_throughput", "l2_throughput", "dram_throughput", "l1_hit", "l2_hit",
-          "achieved_occupancy", "issue_active", "no_eligible", "cycles_per_issue", "sm_busy")  # fmt: skip
+          "achieved_occupancy", "active_warps", "issue_active", "no_eligible", "cycles_per_issue",
+          "sm_busy")  # fmt: skip
 COMMANDS = {"profile": "rung profile", "sweep": "rung course", "climb": "rung climb",
             "text": "rung climb --study attention", "kernels": "rung climb --study attention",
-            "course": "rung climb --study course"}  # fmt: skip
+            "course": "rung climb --study course", "launch": "rung inspect", "fits": "rung inspect",
+            "count": "rung count", "parallel": "python reproduce/benchmarks/parallel.py"}  # fmt: skip
+TUNED = ("profile", "count", "sweep", "launch")  # kinds whose conditions are a tuning
 
 
 @dataclass(frozen=True)
@@ -67,18 +76,20 @@ class Reference:
 
     @property
     def tuning(self) -> dict[str, int]:
-        return {name: int(value) for name, value in self.where} if self.kind in ("profile", "count", "sweep") else {}
+        return {name: int(value) for name, value in self.where} if self.kind in TUNED else {}
 
     @property
     def command(self) -> str:
         """The command that measures it."""
-        if self.kind in ("bench", "profile"):
+        if self.kind in ("bench", "profile", "count"):
             shape = f"'{self.shape}'" if " " in self.shape else self.shape
             tuned = "".join(f" --tune {name}={value}" for name, value in self.tuning.items())
             return f"rung {self.kind} {self.what} --dtype {self.dtype} --shape {shape}{tuned}"
         if self.kind in ("text", "kernels"):
             more = "" if self.batch == 1 else f" --batch {self.batch}"
             return COMMANDS["text"] + more + ("" if self.dtype == "float32" else f" --dtype {self.dtype}")
+        if self.kind == "launch":
+            return f"rung inspect {self.what}"
         return COMMANDS.get(self.kind) or f"rung study {self.what.partition('/')[0]}"
 
     @property
@@ -86,7 +97,10 @@ class Reference:
         return int(dict(self.where).get("batch", 1)) if self.kind in STUDIES else 1
 
     def value(self, rows: Sequence[Row]) -> float | None:
-        """Our figure in seconds, bytes or plain numbers, of the newest row that has it."""
+        """Our figure in seconds, bytes or plain numbers, of the newest row that has it; of a launch from its rung,
+        of what fits from an architecture."""
+        if self.kind in ("launch", "fits"):
+            return (self._launched() if self.kind == "launch" else self._fits()) * self.calls if rows else None
         kind = "climb" if self.kind in STUDIES else self.kind  # compared first: thousands of rows are asked each time
         found = [v for r in rows if r.kind == kind and self.fits(r) and (v := self._read(r)) is not None]
         return found[-1] * self.calls if found else None
@@ -101,6 +115,9 @@ class Reference:
                 return False  # of a text that the time limit ended
             same = row.options.get("batch", 1) == self.batch and row.dtype == self.dtype and row.part == self.what
             return row.options.get("study", "") == STUDIES[self.kind] and same
+        if self.kind == "parallel":
+            options = {name: str(value) for name, value in row.options.items()}
+            return self.what == f"{row.what}/{row.part}" and options.items() >= dict(self.where).items()
         if self.kind == "study":
             return self.what == "/".join(filter(None, (row.what, row.part)))
         if row.what != self.what or row.dtype != self.dtype or row.shape != self.shape:
@@ -117,7 +134,7 @@ class Reference:
             value = row.metrics.get(self.figure)
             return None if value is None else value * _unit(self.figure)
         chosen = self.chosen(row)
-        counted = [v for v in map(self._counted, chosen) if v is not None]
+        counted = [v for kernel in chosen if (v := self._counted(kernel, row)) is not None]
         if not counted or (len(chosen) > 1 and self.figure in SHARES):
             return None  # shares of several kernels are no share
         return sum(counted)
@@ -137,7 +154,10 @@ class Reference:
                 found.append(k)
         return found
 
-    def _counted(self, kernel: dict[str, Any]) -> float | None:
+    def _counted(self, kernel: dict[str, Any], row: Row) -> float | None:
+        if self.figure == "active_warps":
+            share = kernel["figures"].get("achieved_occupancy")
+            return None if share is None else share / 100 * _limits(row).warps_sm
         if self.figure.startswith("opcode "):
             opcodes = kernel.get("opcodes")
             return opcodes.get(self.figure.removeprefix("opcode "), 0.0) if opcodes else None
@@ -146,6 +166,27 @@ class Reference:
         parts = [kernel["figures"].get(name) for name in self.figure.split(" + ")]
         present = [p for p in parts if p is not None]
         return sum(present) if len(present) == len(parts) else None
+
+    def _launched(self) -> float:
+        """A tunable, a dimension, a side of the grid or the block, or the shared bytes, of one launch at this shape."""
+        rung = catalogue.find(self.what)
+        tuned = rung.tuned(self.tuning)
+        if self.figure in tuned:
+            return float(tuned[self.figure])
+        ((_, dims),) = shapes_of(rung.operation, [self.shape])
+        assert isinstance(rung, CudaRung)
+        values, dtype = rung.operation.complete(dims), dtype_named(self.dtype)
+        if self.figure in values:
+            return float(values[self.figure])
+        launches = dict(rung.launches(values, dtype, self.tuning, emulated=False))
+        config = launches[self.kernels[0]] if self.kernels else next(iter(launches.values()))
+        side, _, axis = self.figure.partition("_")
+        return float(getattr(config, side)["xyz".index(axis)] if axis else getattr(config, side))
+
+    def _fits(self) -> float:
+        """How many warps of blocks of these threads and registers an architecture's multiprocessor holds."""
+        asked = {name: int(value) for name, value in self.where}
+        return float(limits.occupancy(self.what, asked["threads"], asked["registers"], 0).warps)
 
     def _cell(self, row: Row) -> float | None:
         """A cell of the first line of a study's table that fits; as `lines`, how many fit."""
@@ -158,6 +199,11 @@ class Reference:
             return float(len(fitting))
         number = re.match(r"-?[\d.]+(?:e[-+]\d+)?", str(fitting[0][self.figure]).replace(",", "")) if fitting else None
         return float(number[0]) * _unit(self.figure) if number else None
+
+
+def _limits(row: Row) -> limits.Limits:
+    """Of the GPU that the row was measured on."""
+    return limits.limits("sm_" + str(row.machine["capability"]).replace(".", ""))
 
 
 def _unit(figure: str) -> float:
@@ -191,9 +237,11 @@ class Figure:
 
     def emulated(self, rows: Sequence[Row]) -> float | None:
         """The same, where it is a counter that the emulator counts as well."""
-        if any(reference.kind != "profile" for reference in self.ours):
+        kinds = {reference.kind for reference in self.ours}
+        if not kinds <= {"profile", "count", "launch"} or kinds == {"launch"}:
             return None
-        return replace(self, ours=tuple(replace(r, kind="count") for r in self.ours)).beside(rows)
+        counted = (replace(r, kind="count") if r.kind == "profile" else r for r in self.ours)
+        return replace(self, ours=tuple(counted)).beside(rows)
 
     def missing(self, rows: Sequence[Row]) -> str:
         """Why the place is empty, or the command that fills it."""
@@ -309,6 +357,7 @@ def _references(text: str, dtype: str, shape: str) -> list[Reference]:
 def reference(text: str, dtype: str, shape: str) -> Reference:
     """`KIND | WHAT | ... | FIGURE [* CALLS] [@DTYPE [SHAPE]]`."""
     kind, what, *middle, last = (part.strip() for part in text.split("|"))
+    named = kind in ("profile", "count", "launch")  # by a rung, its kernels and a tuning
     if kind not in (*COMMANDS, "bench", "study"):
         raise RungError(f"sources.toml: {text!r} does not begin with a kind of row.")
     last, _, at = last.partition(" @")
@@ -316,8 +365,8 @@ def reference(text: str, dtype: str, shape: str) -> Reference:
         dtype, _, other = at.partition(" ")
         shape = other or shape
     figure, _, calls = last.partition(" * ")
-    what, *tuning = what.split(" ") if kind == "profile" else [what]
-    what, _, kernels = what.partition(":") if kind == "profile" else (what, "", "")
+    what, *tuning = what.split(" ") if named else [what]
+    what, _, kernels = what.partition(":") if named else (what, "", "")
     where = tuple((name, value) for name, _, value in (part.partition("=") for part in (*middle, *tuning)))
     parts = tuple(filter(None, kernels.split("+")))
     return Reference(kind, what, parts, figure, where, dtype, shape, int(calls or 1))

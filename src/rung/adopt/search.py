@@ -39,7 +39,7 @@ TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; 
 TILES = (32, 64, 128)
 CONFIRMING = 1.5  # of the budget, for further cases
 PROMISING = 10.0  # that is left at least for a call that is right at the smallest shapes: each other may be compiled
-BUILD, TRIAL = 0.3, {"kernel": 0.01, "host": 0.15, "python": 0.15}  # what a compilation costs, and a trial of each kind
+BUILD, TRIAL = 0.3, {"kernel": 0.03, "host": 0.15, "python": 0.15}  # what a compilation costs, and a trial of each kind
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other call is tried
 LIMIT, IDLE, TICK = 120.0, 4, 0.5  # CPU seconds of a search, times that for one that waits, seconds between two looks
 LIKELIEST = "likeliest"  # what the first proposal gave, while others are tried
@@ -197,7 +197,7 @@ class Search:
             self.tell(number=number)
             attempt: _Attempt | None = None
             try:
-                attempt = _Attempt(self.of, self.path, self.kind, self.tables[at], self.spending)
+                attempt = _Attempt(self.of, self.path, self.kind, self.tables[at], self.spending, explains=at == 0)
                 if (found := self._tiles(attempt, tile) if tile else self._plain(attempt)) is not None:
                     return found
             except EmulatorFault as fault:
@@ -243,8 +243,11 @@ class Search:
 class _Attempt:
     """A proposed call, and its trials."""
 
-    def __init__(self, of: Operation, path: Path, kind: str, table: Table, spending: _Spending) -> None:
+    def __init__(
+        self, of: Operation, path: Path, kind: str, table: Table, spending: _Spending, *, explains: bool
+    ) -> None:
         self.of, self.path, self.kind, self.table, self.spending = of, path, kind, dict(table), spending
+        self.explains = explains  # what its wrong numbers are
         self.fault: dict[str, Any] = {}  # the first that is the kernel's
         self.failure: dict[str, Any] = {}  # what the first wrong trial computed
         self._bind()
@@ -262,6 +265,7 @@ class _Attempt:
             self.spending.take(build)
             report = Report(self.rung.full_name, self.dtype.name, "emulator")
             trials = Trials(self.rung, self.dtype, "emulator", report, LocalRunner("emulator"), CheckRequest())
+            trials.explains = self.explains
             try:
                 trials.at(case, values, 0, Binding(seconds=MOST_SECONDS), only_run=True).once()
                 return True

@@ -61,6 +61,7 @@ class Trials:
         self.in_order = False  # blocks wait for those of lower numbers
         self._orders = 0  # given so far
         self._bound = 0  # trials so far
+        self.explains = True  # what wrong numbers may be instead
         self._keeping: dict[Build, bool] = {}
         self._last: tuple[Case, Values, int, list[str]] | None = None
 
@@ -414,9 +415,10 @@ class Trial:
         if not deviation.ok:
             self.integers_differ = deviation.integers
             measured = next((m for m in self.operands.last if m.name == deviation.name), None)
-            found = measured and measured.diagnosis(infinite=self.operands.infinite, **self._about(measured))
-            where = found.as_json() if found else {}
-            self.report.failure = {**self.of.call_facts(self.values, self.names), **where}
+            facts = self.of.call_facts(self.values, self.names)
+            if measured and self.of.explains:
+                facts |= measured.diagnosis(infinite=self.operands.infinite, **self._about(measured)).as_json()
+            self.report.failure = facts
             reads = self.of.host.unwritten
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
 

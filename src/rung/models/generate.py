@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -57,15 +58,20 @@ class Run:
         self._delivered = 0
         # Without a seed prompts have different ones, so that their texts are independent. With one they share their
         # random numbers, and each text is what it is alone.
-        seeds = [secrets.randbits(SEED_BITS) if options.seed is None else options.seed for _ in prompts]
+        drawn = random.Random(secrets.randbits(256))  # a draw of the system for each would cost a microsecond
+        seeds = [drawn.getrandbits(SEED_BITS) if options.seed is None else options.seed for _ in prompts]
         self._transformer, self._tokenizer = transformer, tokenizer
         self._engine: Engine = engine or BatchEngine(lambda: backend_of(transformer, 1), tokenizer)
         call = f"run-{secrets.token_hex(6)}"
         for prompt in prompts:
             check(prompt, options, transformer.config)
         suited = options.within(transformer.config.vocabulary)
+        texts = len(prompts) * options.num_samples
+        rows = texts if texts <= (options.batch_size or FIXED_BATCH) else None
+        longest = max((len(prompt.ids) for prompt in prompts), default=0)  # none where a resumed output is complete
+        reach = 0 if options.slide else longest + options.max_new_tokens
         self._texts = [
-            Transcript(Request(prompt, suited, seed, sample, call))
+            Transcript(Request(prompt, suited, seed, sample, call, rows, reach))
             for prompt, seed in zip(prompts, seeds, strict=True)
             for sample in range(options.num_samples)
         ]
@@ -116,12 +122,7 @@ class Run:
             stream.cancel()
 
     def _pieces(self, stream: Stream) -> Iterator[tuple[int, Piece]]:
-        few = len(self._texts) <= (self.options.batch_size or FIXED_BATCH)
-        rows = len(self._texts) if few else None
-        longest = max((len(r.ids) for r in self.requests), default=0)  # none where a resumed output is complete
-        reach = 0 if self.options.slide else longest + self.options.max_new_tokens
-        own = [Request(r.prompt, r.options, r.seed, r.sample, r.call, rows, reach) for r in self.requests]
-        waiting = list(enumerate(own))[::-1]
+        waiting = list(enumerate(self.requests))[::-1]
         at_once = min(len(waiting), self.options.batch_size or len(waiting))
         with self._engine.together():
             for _ in range(at_once):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
@@ -29,6 +30,9 @@ from rung.errors import RungError
 from rung.operation import Values
 from rung.profile import inspect_triton
 from rung.profile.counted import Counted, Tensor
+from rung.results.machine import facts
+from rung.results.row import Row
+from rung.rungs import identity
 from rung.rungs.base import Subject, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
 from rung.rungs.python import PythonRung
@@ -142,6 +146,25 @@ def count(subject: Subject, tuning: Tuning = None) -> Counted:
         if work(subject, subject.values) > WHOLE_WORK:
             raise
         return run(subject, tuning)
+
+
+def as_result(subject: Subject, tuning: Tuning = None) -> Row:
+    """The counts as the results store keeps them, or a row with the reason why there are none."""
+    rung = subject.rung
+    given = {"tuning": "given"} if tuning else {}
+    made = Row(
+        kind="count", what=rung.full_name, dtype=subject.dtype.name, shape=subject.shape, values=dict(subject.values),
+        tuning=rung.tuned(tuning), options={"device": "emulator", **given}, texts={rung.full_name: identity.text(rung)},
+        machine=facts(),
+    )  # fmt: skip
+    began = time.process_time()
+    try:
+        found = count(subject, tuning or None)
+    except RungError as error:
+        return replace(made, verdict="failed", reason=str(error))
+    kernels = [{k: v for k, v in kernel.items() if k not in ("lines", "mix")} for kernel in found.as_json()["kernels"]]
+    detail = {"kernels": kernels, "sizes": list(found.sizes)}
+    return replace(made, detail=detail, metrics={"count_s": time.process_time() - began})
 
 
 def _extend(subject: Subject, parts: Mapping[str, int], tuning: Tuning) -> Counted:

@@ -1,7 +1,6 @@
 """Compiled code on disk, under a key that covers everything that determines it.
 
 The key holds the source, rung's own files that it includes, macros, options, architecture, compiler and headers.
-cuda.core's own cache refuses template instances and include folders, hence this one.
 """
 
 from __future__ import annotations

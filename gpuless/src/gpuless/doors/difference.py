@@ -41,39 +41,26 @@ class Measured:
     lines: dict[str, Lines]
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(verb: str, programs: Mapping[str, str]) -> argparse.ArgumentParser:
+    """`programs`: the name of each program that it takes, with that of its option for nvcc."""
     made = argparse.ArgumentParser(
-        prog="gpuless diff", usage="gpuless diff [OPTIONS] A.cu B.cu [ARGUMENT ...]", allow_abbrev=False,
-        description="Microseconds are computed by the model of the GPU, not measured.",
+        prog=f"gpuless {verb}", usage=f"gpuless {verb} [OPTIONS] {' '.join(programs)} [ARGUMENT ...]",
+        allow_abbrev=False, description="Microseconds are computed by the model of the GPU, not measured.",
     )  # fmt: skip
     made.add_argument("--gpu", default=gpus.USUAL, help=f"the GPU that programs see (default {gpus.USUAL})")
-    made.add_argument("--nvcc-a", default="", metavar="OPTIONS", help="nvcc's options for A")
-    made.add_argument("--nvcc-b", default="", metavar="OPTIONS", help="nvcc's options for B")
-    made.add_argument(
-        "--limit", action="append", default=[], metavar="FIGURE=PERCENT",
-        help=f"how much more of a figure B may have, any kernel; figures: {', '.join(FIGURES)}",
-    )  # fmt: skip
     made.add_argument("--json", action="store_true", help="one JSON document")
-    made.add_argument("a", type=Path)
-    made.add_argument("b", type=Path)
+    for name, option in programs.items():
+        made.add_argument(option, default="", metavar="OPTIONS", help=f"nvcc's options for {name}")
+    made.add_argument("programs", nargs=len(programs), type=Path)
     made.add_argument("arguments", nargs=argparse.REMAINDER)
     return made
 
 
 def count(words: Sequence[str]) -> int:
-    made = argparse.ArgumentParser(
-        prog="gpuless count", usage="gpuless count [OPTIONS] main.cu|COMMAND [ARGUMENT ...]", allow_abbrev=False,
-        description="Microseconds are computed by the model of the GPU, not measured.",
-    )  # fmt: skip
-    made.add_argument("--gpu", default=gpus.USUAL, help=f"the GPU that programs see (default {gpus.USUAL})")
-    made.add_argument("--nvcc", default="", metavar="OPTIONS", help="nvcc's options")
-    made.add_argument("--json", action="store_true", help="one JSON document")
-    made.add_argument("program", type=Path)
-    made.add_argument("arguments", nargs=argparse.REMAINDER)
-    options = made.parse_args(words)
+    options = parser("count", {"main.cu|COMMAND": "--nvcc"}).parse_args(words)
     gpu = gpus.find(options.gpu)
     how = building.Options(more=tuple(shlex.split(options.nvcc)), gpu=gpu.key)
-    rows = figures_of(options.program, how, options.arguments, gpu).rows
+    rows = figures_of(options.programs[0], how, options.arguments, gpu).rows
     if options.json:
         kernels = [{"kernel": name, "figures": row} for name, row in rows.items()]
         print(json.dumps({"schema": "gpuless/1", "verb": "count", "gpu": gpu.key, "kernels": kernels}, indent=1))
@@ -96,11 +83,16 @@ def limits_of(words: Sequence[str]) -> dict[str, float]:
 
 
 def run(words: Sequence[str]) -> int:
-    options = parser().parse_args(words)
+    made = parser("diff", {"A.cu": "--nvcc-a", "B.cu": "--nvcc-b"})
+    made.add_argument(
+        "--limit", action="append", default=[], metavar="FIGURE=PERCENT",
+        help=f"how much more of a figure B may have, any kernel; figures: {', '.join(FIGURES)}",
+    )  # fmt: skip
+    options = made.parse_args(words)
     limits, gpu = limits_of(options.limit), gpus.find(options.gpu)
     both = [
         figures_of(path, building.Options(more=tuple(shlex.split(more)), gpu=gpu.key), options.arguments, gpu)
-        for path, more in ((options.a, options.nvcc_a), (options.b, options.nvcc_b))
+        for path, more in zip(options.programs, (options.nvcc_a, options.nvcc_b), strict=True)
     ]
     pairs = paired(*(one.rows for one in both))
     broken = beyond(pairs, limits)

@@ -61,7 +61,7 @@ CellRow::~CellRow() { apart -= words != nullptr; }
 
 void CellRow::forget()
 {
-    all = {};
+    all = {}, crowded = 0;
     if (!words) return;
     apart--;
     if (spare_words.size() < MOST_SPARE)
@@ -82,11 +82,9 @@ CellRow* cell_row(Block* shared, uint32_t unit, uint64_t word)
     return &row;
 }
 
-Cell* cell_of(Block* shared, uint32_t unit, uint64_t word)
+Cell* cell_in(CellRow& row, uint64_t word)
 {
-    CellRow* const row = cell_row(shared, unit, word);
-    if (!row) return nullptr;
-    Cell* const words = row->words ? row->words.get() : spread(*row);
+    Cell* const words = row.words ? row.words.get() : spread(row);
     return words ? words + word % ROW_WORDS : nullptr;
 }
 

@@ -34,6 +34,7 @@ struct CellRow
     Cell all = {};
     std::unique_ptr<Cell[]> words;  // where they differ
     uint32_t unit = ~0u;            // of shared memory: the cluster that it belongs to
+    uint32_t crowded = 0;           // words that nothing has written and two blocks have read: any write is a race
 
     CellRow() = default;
     CellRow(CellRow&&) = default;
@@ -47,8 +48,7 @@ constexpr uint32_t lanes_of_layout(uint32_t layout)
 { return (~0u >> (ROW_WORDS - (ROW_WORDS >> (layout >> 8)))) << (layout & 0xff); }
 
 CellRow* cell_row(Block* shared, uint32_t unit, uint64_t word);  // null: there is no room
-// The cell of a word, apart from those beside it; null: there is no room.
-Cell* cell_of(Block* shared, uint32_t unit, uint64_t word);
+Cell* cell_in(CellRow& row, uint64_t word);  // of a word, apart from those beside it; null: likewise
 void forget_global_cells();
 
 }  // namespace rung_machine

@@ -15,9 +15,8 @@ Launch launch;
 const Op* executing;
 const Warp* executing_warp;
 
-void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...)
+void fail(const Warp& warp, Fault fault, const char* format, ...)
 {
-    Fault fault(kind);
     if (executing) fault.at = where(warp, *executing, WARP);
     va_list rest;
     va_start(rest, format);
@@ -144,7 +143,8 @@ void require_all(const Block& block, const NamedBarrier& barrier, unsigned numbe
 
 void look_at_barrier(Block& block, unsigned number)
 {
-    NamedBarrier& barrier = block.barriers[number];
+    if (!block.barriers[number]) return;
+    NamedBarrier& barrier = *block.barriers[number];
     unsigned arrived = barrier.arrived, alive = 0, waiting = 0;
     for (const auto& warp : block.warps) {
         if (!warp->alive) continue;
@@ -156,8 +156,7 @@ void look_at_barrier(Block& block, unsigned number)
     if ((!waiting && !barrier.arrived) || arrived < (barrier.count ? barrier.count : alive)) return;
     require_all(block, barrier, number);
     block.reduced = barrier.sum;
-    NamedBarrier complete = std::move(barrier);
-    barrier = NamedBarrier();
+    const std::unique_ptr<NamedBarrier> complete = std::move(block.barriers[number]);
     for (const auto& warp : block.warps) {
         Warp& w = *warp;
         uint32_t here = 0, pc = 0;
@@ -165,7 +164,7 @@ void look_at_barrier(Block& block, unsigned number)
             if (s.wait == Wait::Barrier && s.wanted == number) s.wait = Wait::None, here |= s.lanes, pc = s.pc;
         if (!here) continue;
         join(w, here, pc);
-        leave_from(w, complete, here);
+        leave_from(w, *complete, here);
     }
 }
 
@@ -192,7 +191,8 @@ void bar(Warp& w, const Op& op, uint32_t lanes)
         return sources[i]->kind == Kind::Number ? sources[i]->value : value_of(w, *sources[i], lanes);
     };
     const unsigned number = number_at(0) & 15;
-    NamedBarrier& barrier = block.barriers[number];
+    if (!block.barriers[number]) block.barriers[number].reset(new NamedBarrier());
+    NamedBarrier& barrier = *block.barriers[number];
     barrier.count = count > 1 ? number_at(1) : 0;
     note(Event::Barrier, w);
     if (w.recorded) record_barrier(w, number, barrier.count, op.has("ARV"));
@@ -607,6 +607,8 @@ void start(Unit& unit, uint64_t number)
     const uint64_t across = launch.grid[0] / c[0], down = launch.grid[1] / c[1];
     const uint64_t x = number % across, y = number / across % down, z = number / (across * down);
     const unsigned threads = launch.block[0] * launch.block[1] * launch.block[2];
+    Row unwritten;
+    std::fill(unwritten, unwritten + WARP, NOT_A_NUMBER + 0x7c01);
     for (unsigned rank = 0; rank < c[0] * c[1] * c[2]; rank++) {
         unit.blocks.emplace_back(new Block());
         Block& block = *unit.blocks.back();
@@ -623,11 +625,12 @@ void start(Unit& unit, uint64_t number)
             block.warps.push_back(std::move(spare.back()));
             spare.pop_back();
             Warp& w = *block.warps.back();
-            memset(w.p, 0, sizeof w.p), memset(w.converge, 0, sizeof w.converge), w.masks.assign(1, {0, 0, true}),
-                w.unused_masks.clear();
+            memset(w.p, 0, sizeof w.p);
+            if (w.masks.size() != 1) memset(w.converge, 0, sizeof w.converge), w.masks.assign(1, {0, 0, true});
+            w.unused_masks.clear();
             if (launch.poison)  // registers are not those of the block before, nor zero
                 for (unsigned i = 0; i < std::min<uint32_t>(launch.registers, ZERO); i++)
-                    std::fill_n(w.r[i], WARP, NOT_A_NUMBER + 0x7c01);
+                    memcpy(w.r[i], unwritten, sizeof unwritten);
             memset(w.r[ZERO], 0, sizeof(Row));
             w.p[TRUE] = w.p[FIRST_UNIFORM_PREDICATE + TRUE] = ALL;
             w.alive = threads - first >= WARP ? ALL : (1u << (threads - first)) - 1;
@@ -676,13 +679,16 @@ double seconds_now()
 
 }  // namespace
 
+constexpr size_t FEW = 4;  // barriers of bytes that are told even where nothing has begun
+
 // What the barriers of a block wait for: who has not arrived, and where that is.
 std::string barriers_of(const Block& block)
 {
     std::string text;
     char one[160];
     for (unsigned number = 0; number < 16; number++) {
-        const NamedBarrier& barrier = block.barriers[number];
+        if (!block.barriers[number]) continue;
+        const NamedBarrier& barrier = *block.barriers[number];
         unsigned waiting = 0, alive = 0;
         std::string missing;
         for (const auto& warp : block.warps) {
@@ -702,11 +708,13 @@ std::string barriers_of(const Block& block)
         text += one + (missing.empty() ? " anyone else" : missing);
     }
     for (const auto& [at, barrier] : block.bytes_barriers) {
-        if (barrier.pending == barrier.expected && !barrier.bytes && barrier.phase) continue;  // nothing has begun
+        const bool begun = barrier.pending != barrier.expected || barrier.bytes || !barrier.phase;
+        if (!begun && block.bytes_barriers.size() > FEW) continue;
         snprintf(one, sizeof one,
-                 "; mbarrier at byte %d of shared memory, phase %u: %d of %d arrivals and %ld bytes are missing",
-                 int(at) - int(launch.reserved_shared), barrier.phase, barrier.pending, barrier.expected,
-                 barrier.bytes);
+                 "; mbarrier at byte %d of shared memory, phase %u (parity %u): %d of %d arrivals and %ld bytes are "
+                 "missing",
+                 int(at) - int(launch.reserved_shared), barrier.phase, barrier.phase & 1, barrier.pending,
+                 barrier.expected, barrier.bytes);
         text += one;
     }
     return text;
@@ -799,6 +807,7 @@ void limit_races(uint64_t steps, bool alone, uint64_t next)
         launch.races = false;
 }
 
+constexpr uint64_t BETWEEN_LOOKS = 16 * TURN;  // at the time, which takes as long as many instructions
 constexpr size_t TOGETHER =
     4;  // blocks, or clusters, that take turns in a random order where fences say that they may meet
 
@@ -822,7 +831,7 @@ void run_grid()
         return records_only() ? chosen_units()[n] : shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n;
     };
     std::vector<std::unique_ptr<Unit>> resident;
-    uint64_t next = 0;
+    uint64_t next = 0, looked = 0;  // the last: at the time, after so many steps
     Progress progress{seconds_now(), units};
     unsigned rounds = 0, busy_rounds = 0;
     uint64_t idle = 0, changes = 0;  // turns of warps that only polled, since something changed
@@ -869,7 +878,7 @@ void run_grid()
                 resident.erase(resident.begin() + long(i)), progress.ended++;
             else
                 i++;
-            require_work(resident, progress);
+            if (progress.steps - looked > BETWEEN_LOOKS) looked = progress.steps, require_work(resident, progress);
         }
         if (!did_anything && (next == units || launch.strict) && !resident.empty())
             tell_deadlock(*resident.front(), "no thread can go on");

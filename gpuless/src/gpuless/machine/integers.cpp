@@ -104,9 +104,25 @@ bool prepare_iadd3(Op& op)
     return op.sources >= 2;
 }
 
+const uint32_t* plain_row(const Warp& w, const Operand& o)  // of a plain instruction
+{ return o.kind == Kind::Register ? w.r[o.index] : o.lanes; }
+
 template <bool UNSIGNED_PRODUCT>
 void wide_product(Warp& w, const Op& op, uint32_t lanes)
 {
+    uint32_t* const to = w.target(op.out);
+    if (op.plain && lanes == ALL && op.flags == (WIDE | (UNSIGNED_PRODUCT ? UNSIGNED : 0)) && !op.outs && !op.ins &&
+        op.s[2].kind == Kind::Register && to != w.r[SINK]) {
+        const uint32_t *const a = plain_row(w, op.s[0]), *const b = plain_row(w, op.s[1]),
+                              *const low = w.r[op.s[2].index],
+                              *const high = w.r[op.s[2].index == ZERO ? ZERO : op.s[2].index + 1];
+        uint64_t sum[WARP];
+        for (unsigned l = 0; l < WARP; l++)
+            sum[l] = (UNSIGNED_PRODUCT ? uint64_t(a[l]) * b[l] : uint64_t(int64_t(int32_t(a[l])) * int32_t(b[l]))) +
+                     (low[l] | uint64_t(high[l]) << 32);
+        for (unsigned l = 0; l < WARP; l++) to[l] = uint32_t(sum[l]), to[WARP + l] = uint32_t(sum[l] >> 32);
+        return;
+    }
     const Source a(w, op.s[0]), b(w, op.s[1]);
     const Pair c(w, op.s[2]);
     const uint32_t in = carried_in(w, op, 0);

@@ -66,8 +66,24 @@ struct Cost
     uint32_t lanes, bytes, phase;  // mask; per lane; of the first address within a line, or within a bank
     uint32_t unique_bytes, sectors, lines, ideal_sectors, wavefronts, ideal_wavefronts;
     bool shared;
-    int32_t apart_all;    // bytes from lane to lane, of all lanes; -1: not known
+    uint32_t pattern;     // the number of the pattern that it was counted of; 0: of none
     int64_t apart[WARP];  // from the first lane's address
+};
+
+// How the addresses of an access lie, which is mostly as it was the time before.
+struct Pattern
+{
+    uint32_t lanes = 0;     // 0: nothing is known
+    uint32_t number;        // of all patterns
+    int32_t least, beyond;  // the range of bytes, from the first lane's address
+    uint32_t apart[WARP];   // from the first lane's address, modulo 2^32
+    unsigned every;         // with all lanes: the same number of bytes from each to the next; SCATTERED: it differs
+    unsigned of_eight[WARP / 8];  // the same of eight lanes beside each other
+    uint32_t bits;                // that any of `apart` has
+    mutable unsigned groups;      // of lanes at one address, in the order of addresses; 0: not made yet
+    mutable uint32_t group[WARP];
+    mutable uint32_t words;  // if all lie within 32 words: which, from the lowest; else 0
+    static constexpr unsigned SCATTERED = ~0u;
 };
 
 struct Memory  // of an instruction that touches memory
@@ -75,6 +91,7 @@ struct Memory  // of an instruction that touches memory
     Total total[2] = {};     // in global memory, in shared memory
     std::vector<Cost> last;  // by the place of the first lane within a line of 128 bytes, in words
     Cost worst = {};
+    Pattern pattern;
 };
 
 constexpr uint32_t ALWAYS_STRONG = 1 << 19;  // of the flags of an atomic
@@ -246,7 +263,7 @@ struct Block
     std::vector<std::unique_ptr<Warp>> warps;
     std::vector<uint8_t> shared;
     std::unordered_map<uint32_t, BytesBarrier> bytes_barriers;  // by their place in shared memory
-    NamedBarrier barriers[16];
+    std::unique_ptr<NamedBarrier> barriers[16];                 // null: nobody has arrived
     std::vector<Block*>* cluster;
     unsigned cluster_arrived = 0, reduced = 0;
     uint64_t number;             // in the grid
@@ -286,10 +303,10 @@ extern const Op* executing;
 // A fault ends the launch.
 struct Fault : rung_machine_fault
 {
-    explicit Fault(rung_fault_kind kind) : rung_machine_fault()
+    Fault(rung_fault_kind kind) : rung_machine_fault()
     { this->kind = kind, at.instruction = other.instruction = -1, at.lane = other.lane = WARP; }
 };
-[[noreturn]] void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...);
+[[noreturn]] void fail(const Warp& warp, Fault fault, const char* format, ...);
 rung_where where(const Warp& warp, const Op& op, unsigned lane);  // of a lane, or of none (WARP)
 void block_index(uint32_t unit, unsigned rank, uint32_t* index);
 void note_executed(const Program& program);  // fidelity.cpp

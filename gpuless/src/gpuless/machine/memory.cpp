@@ -30,8 +30,10 @@ uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
         const bool inside = offset < end && offset >= launch.reserved_shared;
         if (inside && executing && may_read_beyond(*launch.program, *executing, (end - offset + 3) / 4))
             return block->shared.data() + offset;
-        fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory",
-             int(inside ? end : offset) - int(launch.reserved_shared), launch.shared_bytes);
+        Fault beyond(RUNG_BOUNDS);
+        beyond.space = RUNG_SHARED_SPACE, beyond.address = inside ? end : offset, beyond.bytes = bytes;
+        fail(w, beyond, "byte %d is beyond the block's %u bytes of shared memory",
+             int(beyond.address) - int(launch.reserved_shared), launch.shared_bytes);
     }
     return block->shared.data() + offset;
 }
@@ -262,7 +264,7 @@ const Cost& count_request(const Warp& w, const Op& op, uint32_t lanes, const uin
         known = !different;
     }
     if (!known) {
-        last = {lanes, bytes, phase, 0, 0, 0, 0, 0, 0, shared, -1, {}};
+        last = {lanes, bytes, phase, 0, 0, 0, 0, 0, 0, shared, 0, {}};
         each(lanes, [&](unsigned l) { last.apart[l] = int64_t(at[l] - at[first]); });
         if (shared)
             cost_of_banks(at, last);
@@ -289,21 +291,21 @@ void count_copy(const Warp& w, const Op& op, const std::vector<Piece>& pieces)
     }
 }
 
-// Of all lanes, each `apart` bytes behind the one before it.
-static void count_span(const Warp& w, const Op& op, uint64_t first, unsigned apart, bool shared)
+static void count_pattern(const Warp& w, const Op& op, uint64_t first, bool shared)
 {
     if (launch.uncounted) return;
     const uint32_t phase = uint32_t(first % (shared ? 4 : LINE));
     Memory& memory = *op.memory;
+    const Pattern& pattern = memory.pattern;
     if (!memory.last.empty()) {
         const Cost& last = memory.last[phase / 4];
-        if (last.apart_all == int32_t(apart) && last.bytes == op.bytes && last.phase == phase && last.shared == shared)
+        if (last.pattern == pattern.number && last.phase == phase && last.shared == shared)
             return add_to(memory.total[shared], last);
     }
     uint64_t at[WARP];
-    for (unsigned l = 0; l < WARP; l++) at[l] = first + uint64_t(l) * apart;
-    count_request(w, op, ALL, at, op.bytes, shared);
-    memory.last[phase / 4].apart_all = int32_t(apart);
+    for (unsigned l = 0; l < WARP; l++) at[l] = first + uint64_t(int32_t(pattern.apart[l]));
+    count_request(w, op, pattern.lanes, at, op.bytes, shared);
+    memory.last[phase / 4].pattern = pattern.number;
 }
 
 // In another block's shared memory: it takes that block's data path, and no counter of this one shows its passes.
@@ -486,61 +488,83 @@ bool prepare_memory(Op& op)
     return op.sources && op.s[0].kind == Kind::Memory;
 }
 
-struct Span
+// Whether the lanes' addresses can be told by 32 bits.
+bool learn(Pattern& p, const uint32_t* low, uint32_t lanes, unsigned bytes)
 {
-    uint8_t* at;     // of the first lane; null: each lane is to be looked at
-    unsigned apart;  // bytes from lane to lane
-};
-
-// The commonest accesses: all lanes, plain, each behind the one before it or all at one place, in memory that they may
-// touch. They are counted and looked at as a whole.
-Span whole_warp(Warp& w, const Op& op, uint32_t lanes, bool write, const uint32_t* data = nullptr, unsigned step = 0)
-{
-    const Operand& o = op.s[0];
-    constexpr Span none = {nullptr, 0};
-    if (lanes != ALL || op.flags & (STRONG | ALWAYS_STRONG | VERIFIED) || o.scale != 1 || w.recorded || trace_room ||
-        launch.followed)
-        return none;
-    const uint32_t* const low = w.r[o.base];
-    uint32_t differ = 0, leave = 0;
+    static uint32_t number;
+    const unsigned first = unsigned(__builtin_ctz(lanes));
+    int32_t least = 0, most = 0;
+    p.bits = 0, p.groups = 0;
     for (unsigned l = 0; l < WARP; l++) {
-        const uint32_t from_first = low[l] - low[0];
-        differ |= from_first, leave |= from_first ^ l * op.bytes;
+        p.apart[l] = (low[l] - low[first]) & -(lanes >> l & 1);
+        p.bits |= p.apart[l];
+        least = std::min(least, int32_t(p.apart[l])), most = std::max(most, int32_t(p.apart[l]));
     }
-    const unsigned apart = differ ? op.bytes : 0, bytes = (WARP - 1) * apart + op.bytes;
-    if ((differ && leave) || (write && !differ)) return none;
-    if (o.wide && o.base != ZERO) {
-        const uint32_t* const high = w.r[o.base + 1];
-        uint32_t other = uint32_t(uint64_t(low[0]) + bytes > ~0u);
-        for (unsigned l = 0; l < WARP; l++) other |= high[l] ^ high[0];
-        if (other) return none;
-    }
-    const uint64_t first = address(w, o, 0);
-    if (first & (op.bytes - 1)) return none;
-    if ((op.flags & SPACE) == SHARED) {
-        Block& block = *w.block;
-        const uint64_t offset = first - (uint64_t(block.in_cluster) << 24);
-        if (offset < launch.reserved_shared || offset + bytes > launch.reserved_shared + launch.shared_bytes)
-            return none;
-        if (launch.races) look_at_span(w, op, offset, apart, &block, write, data, step);
-        count_span(w, op, offset - launch.reserved_shared, apart, true);
-        return {block.shared.data() + offset, apart};
-    }
-    if ((op.flags & SPACE) != GENERIC || (first + bytes) >> 48) return none;
-    const Region& region = region_of(first);
-    if (first + bytes > region.to || (write && region.flags & INPUT_REGION)) return none;
-    if (launch.races) look_at_span(w, op, first, apart, nullptr, write, data, step);
-    count_span(w, op, first, apart, false);
-    return {reinterpret_cast<uint8_t*>(first), apart};
+    const auto every = [&](unsigned from, unsigned count) {
+        uint32_t together = 0, beside = 0;
+        for (unsigned l = 0; l < count; l++) {
+            const uint32_t apart = p.apart[from + l] - p.apart[from];
+            together |= apart, beside |= apart ^ l * bytes;
+        }
+        return !together ? 0 : !beside ? bytes : Pattern::SCATTERED;
+    };
+    for (unsigned i = 0; i < WARP / 8; i++) p.of_eight[i] = every(8 * i, 8);
+    constexpr int32_t FAR = 1 << 30;
+    if (least < -FAR || most > FAR) return p.lanes = 0;
+    p.lanes = lanes, p.number = ++number ? number : ++number, p.least = least, p.beyond = most + int32_t(bytes);
+    p.every = lanes == ALL ? every(0, WARP) : Pattern::SCATTERED;
+    return true;
 }
 
-// All lanes beside each other: one copy in place of 32.
-bool contiguous(uint8_t* const* where, uint32_t lanes, unsigned bytes)
+bool has_pattern(const Pattern& p, const uint32_t* low, uint32_t lanes)
 {
-    if (lanes != ALL) return false;
-    uint64_t different = 0;
-    for (unsigned l = 1; l < WARP; l++) different |= uint64_t(where[l] - where[0]) ^ l * bytes;
-    return !different;
+    if (p.lanes != lanes) return false;
+    uint32_t differ = 0;
+    if (lanes == ALL)
+        for (unsigned l = 0; l < WARP; l++) differ |= low[l] - low[0] - p.apart[l];
+    else {
+        const uint32_t first = low[__builtin_ctz(lanes)];
+        for (unsigned l = 0; l < WARP; l++) differ |= (low[l] - first - p.apart[l]) & -(lanes >> l & 1);
+    }
+    return !differ;
+}
+
+// The commonest accesses: plain ones, whose lanes' addresses lie near each other in memory that they may touch. They
+// are counted and looked at as a whole. Where the first lane's is; null: each lane is to be looked at.
+uint8_t* whole_warp(Warp& w, const Op& op, uint32_t lanes, bool write, const uint32_t* data = nullptr,
+                    unsigned step = 0)
+{
+    const Operand& o = op.s[0];
+    if (op.flags & (STRONG | ALWAYS_STRONG | VERIFIED) || o.scale != 1 || w.recorded || trace_room || launch.followed)
+        return nullptr;
+    const uint32_t* const low = w.r[o.base];
+    Pattern& p = op.memory->pattern;
+    if (!has_pattern(p, low, lanes) && !learn(p, low, lanes, op.bytes)) return nullptr;
+    const unsigned one = unsigned(__builtin_ctz(lanes));
+    uint32_t other = uint64_t(int64_t(low[one]) + p.least) >> 32 || uint64_t(int64_t(low[one]) + p.beyond) >> 32;
+    if (o.wide && o.base != ZERO) {
+        const uint32_t* const high = w.r[o.base + 1];
+        for (unsigned l = 0; l < WARP; l++) other |= (high[l] ^ high[one]) & -(lanes >> l & 1);
+    }
+    const uint64_t first = address(w, o, one), from = first + uint64_t(int64_t(p.least)),
+                   bytes = uint64_t(p.beyond - p.least);
+    if (other || (first | p.bits) & (op.bytes - 1)) return nullptr;
+    if ((op.flags & SPACE) == SHARED) {
+        Block& block = *w.block;
+        const uint64_t mine = uint64_t(block.in_cluster) << 24, offset = from - mine;
+        if (offset < launch.reserved_shared || offset + bytes > launch.reserved_shared + launch.shared_bytes)
+            return nullptr;
+        if (launch.races) look_at_pattern(w, op, p, first - mine, &block, write, data, step);
+        count_pattern(w, op, first - mine - launch.reserved_shared, true);
+        return block.shared.data() + (first - mine);
+    }
+    if ((op.flags & SPACE) != GENERIC || (from + bytes) >> 48) return nullptr;
+    const Region& region = region_of(from);
+    if (from + bytes > region.to || (write && region.flags & INPUT_REGION)) return nullptr;
+    if (launch.races && (launch.dependent || !(region.flags & INPUT_REGION)))
+        look_at_pattern(w, op, p, first, nullptr, write, data, step);
+    count_pattern(w, op, first, false);
+    return reinterpret_cast<uint8_t*>(first);
 }
 
 // A warp that reads what another has written and finds the same again polls: others have their turn.
@@ -596,77 +620,88 @@ bool may_be_unwritten(uint32_t word)
 }
 
 template <unsigned WORDS>
-void load_words(uint32_t* d, const Span& from)
+void load_words(uint32_t* d, const uint8_t* from, const Pattern& p)
 {
     uint32_t v[WARP * WORDS];
-    if (!from.apart) {
-        memcpy(v, from.at, 4 * WORDS);
+    if (!p.every) {
+        memcpy(v, from, 4 * WORDS);
         for (unsigned i = 0; i < WORDS; i++) std::fill(d + i * WARP, d + (i + 1) * WARP, v[i]);
-    } else if (WORDS == 1) {
-        memcpy(d, from.at, sizeof(Row));
-    } else {
-        memcpy(v, from.at, sizeof v);
-        for (unsigned i = 0; i < WORDS; i++)
-            for (unsigned l = 0; l < WARP; l++) d[i * WARP + l] = v[l * WORDS + i];
+        return;
     }
+    if (WORDS == 1 && p.every == 4) return void(memcpy(d, from, sizeof(Row)));
+    if (p.lanes != ALL)
+        return each(p.lanes, [&](unsigned l) {
+            memcpy(v, from + int32_t(p.apart[l]), 4 * WORDS);
+            for (unsigned i = 0; i < WORDS; i++) d[i * WARP + l] = v[i];
+        });
+    for (unsigned first = 0; first < WARP; first += 8) {
+        const uint8_t* const at = from + int32_t(p.apart[first]);
+        uint32_t* const to = (WORDS == 1 ? d : v) + first * WORDS;
+        if (p.of_eight[first / 8] == 4 * WORDS)
+            memcpy(to, at, 8 * 4 * WORDS);
+        else
+            for (unsigned l = 0; l < 8; l++) {
+                int64_t apart = int32_t(p.apart[first + l]);
+                asm("" : "+r"(apart));  // a vector of addresses would be taken apart again
+                memcpy(to + l * WORDS, from + apart, 4 * WORDS);
+            }
+    }
+    if (WORDS == 1) return;
+    for (unsigned i = 0; i < WORDS; i++)
+        for (unsigned l = 0; l < WARP; l++) d[i * WARP + l] = v[l * WORDS + i];
 }
 
-void load_span(Warp& w, const Op& op, const Span& from, uint32_t* d)
+void load_pattern(Warp& w, const Op& op, uint8_t* from, uint32_t* d)
 {
+    const Pattern& p = op.memory->pattern;
     if (op.bytes == 4)
-        load_words<1>(d, from);
+        load_words<1>(d, from, p);
     else if (op.bytes == 8)
-        load_words<2>(d, from);
+        load_words<2>(d, from, p);
     else
-        load_words<4>(d, from);
+        load_words<4>(d, from, p);
     const uint32_t poison = launch.poisoned_with;
     uint32_t any = 0;
     for (unsigned l = 0; l < WARP; l++)
         any |= uint32_t((d[l] & 0xffff0000u) == NOT_A_NUMBER) | uint32_t((d[l] & 0xffff0000u) == poison);
     if (!any) return;
     uint8_t* where[WARP];
-    for (unsigned l = 0; l < WARP; l++) where[l] = from.at + l * from.apart;
-    look_for_unwritten(w, op, rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); }), where, op.bytes);
+    for (unsigned l = 0; l < WARP; l++) where[l] = from + int32_t(p.apart[l]);
+    look_for_unwritten(w, op, p.lanes & rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); }), where,
+                       op.bytes);
 }
 
 void load(Warp& w, const Op& op, uint32_t lanes)
 {
     uint8_t* where[WARP];
-    if (op.bytes >= 4 && w.target(op.out) != w.r[SINK])
-        if (const Span from = whole_warp(w, op, lanes, false); from.at) return load_span(w, op, from, w.target(op.out));
-    located(w, op, op.s[0], lanes, where, false);
-    if (op.flags & STRONG) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
     uint32_t* const d = w.target(op.out);
+    const unsigned words = d == w.r[SINK] ? 0 : op.bytes / 4;
+    if (uint8_t* const from = words || op.bytes < 4 ? whole_warp(w, op, lanes, false) : nullptr) {
+        if (words) return load_pattern(w, op, from, d);
+        for (unsigned l = 0; l < WARP; l++) where[l] = from + int32_t(op.memory->pattern.apart[l]);
+    } else {
+        located(w, op, op.s[0], lanes, where, false);
+        if (op.flags & STRONG) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
+    }
     uint32_t suspects = 0;
-    if (op.bytes == 4) {
-        if (contiguous(where, lanes, 4))
-            memcpy(d, where[0], sizeof(Row));
-        else if (lanes == ALL)
-            for (unsigned l = 0; l < WARP; l++) memcpy(&d[l], where[l], 4);
-        else
-            each(lanes, [&](unsigned l) { memcpy(&d[l], where[l], 4); });
-        const uint32_t poison = launch.poisoned_with;
-        uint32_t any = 0;
-        for (unsigned l = 0; l < WARP; l++)
-            any |= uint32_t((d[l] & 0xffff0000u) == NOT_A_NUMBER) | uint32_t((d[l] & 0xffff0000u) == poison);
-        if (any) suspects = rung_machine::where([&](unsigned l) { return may_be_unwritten(d[l]); });
-    } else if (op.bytes > 4) {
-        const unsigned words = d == w.r[SINK] ? 0 : op.bytes / 4;
+    if (op.bytes >= 4)
         each(lanes, [&](unsigned l) {
             uint32_t v[4];
             memcpy(v, where[l], op.bytes);
             for (unsigned i = 0; i < words; i++) d[i * WARP + l] = v[i];
             suspects |= uint32_t(may_be_unwritten(v[0])) << l;
         });
-    } else {
-        suspects = lanes;
+    else {
         const bool is_signed = op.flags & IS_SIGNED;
         each(lanes, [&](unsigned l) {
             const uint32_t v = op.bytes == 1 ? *where[l] : uint32_t(where[l][0] | where[l][1] << 8);
             d[l] = is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
+            uint32_t word;
+            memcpy(&word, reinterpret_cast<const uint8_t*>(uint64_t(where[l]) / 4 * 4), 4);
+            suspects |= uint32_t(may_be_unwritten(word)) << l;
         });
     }
-    if (suspects & lanes) look_for_unwritten(w, op, suspects & lanes, where, op.bytes);
+    if (suspects) look_for_unwritten(w, op, suspects, where, op.bytes);
 }
 
 void store(Warp& w, const Op& op, uint32_t lanes)
@@ -678,21 +713,18 @@ void store(Warp& w, const Op& op, uint32_t lanes)
     launch.changes++;
     const unsigned step = from.kind == Kind::Register && from.index != ZERO ? WARP : 0;
     if (op.bytes >= 4)
-        if (const Span to = whole_warp(w, op, lanes, true, a, step); to.at) {
+        if (uint8_t* const to = whole_warp(w, op, lanes, true, a, step)) {
+            const Pattern& p = op.memory->pattern;
             const unsigned words = op.bytes / 4;
+            if (words == 1 && p.every == 4) return void(memcpy(to, a, sizeof(Row)));
             uint32_t v[WARP * 4];
             for (unsigned i = 0; i < words; i++)
                 for (unsigned l = 0; l < WARP; l++) v[l * words + i] = a[i * step + l];
-            memcpy(to.at, words == 1 ? a : v, sizeof(Row) * words);
-            return;
+            if (p.every == op.bytes) return void(memcpy(to, v, sizeof(Row) * words));
+            return each(lanes, [&](unsigned l) { memcpy(to + int32_t(p.apart[l]), v + l * words, op.bytes); });
         }
     located(w, op, op.s[0], lanes, where, true, a, step);
-    if (op.bytes == 4) {
-        if (contiguous(where, lanes, 4))
-            memcpy(where[0], a, sizeof(Row));
-        else
-            each(lanes, [&](unsigned l) { memcpy(where[l], &a[l], 4); });
-    } else if (op.bytes > 4) {
+    if (op.bytes >= 4) {
         const unsigned words = op.bytes / 4;
         each(lanes, [&](unsigned l) {
             uint32_t v[4];

@@ -133,12 +133,15 @@ uint64_t domain_of(const Warp& w, unsigned scope)
 
 void set_released(Warp& w, unsigned scope, uint32_t lanes, const std::shared_ptr<const Clock>& clock)
 {
-    each(lanes, [&](unsigned l) { w.order->released[scope][l] = {clock, 0}; });
+    auto& released = w.order->released;
+    if (!released) released.reset(new Released[SCOPES][32]);
+    each(lanes, [&](unsigned l) { released[scope][l] = {clock, 0}; });
 }
 
 // What fences of these lanes have covered, as other clusters see it; whether there is any.
 bool add_released(const Warp& w, Clock& to, uint32_t to_unit, unsigned scope, uint32_t lanes)
 {
+    if (!w.order->released) return false;
     const auto& released = w.order->released[scope];
     const uint32_t unit = w.block->unit;
     bool any = false;
@@ -165,6 +168,7 @@ bool add_released(const Warp& w, Clock& to, uint32_t to_unit, unsigned scope, ui
 void share_released(Warp& w, uint32_t lanes)
 {
     Order& o = *w.order;
+    if (!o.released) return;
     const Released* const widest = o.released[OF_BLOCK];
     const Released& first = widest[unsigned(__builtin_ctz(lanes))];
     bool differ = false;
@@ -323,6 +327,7 @@ void fence(Warp& w, Scope scope, uint32_t lanes)
     if (!launch.races) return;
     acquire_pending(w, scope, lanes);
     Order& o = *w.order;
+    if (!o.released) o.released.reset(new Released[SCOPES][32]);
     const auto shared = std::make_shared<const Clock>(o.known);
     each(lanes, [&](unsigned l) {
         std::shared_ptr<const Clock> clock = shared;

@@ -352,8 +352,10 @@ void touch_span(const Who& who, unsigned lane, uint64_t first, unsigned bytes, B
     for (uint64_t at = first, end = first + bytes; at < end;) {
         const uint64_t next = std::min(at / 4 * 4 + 4, end);
         const unsigned mask = ((1u << (next - at)) - 1) << at % 4;
-        Cell* const cell = cell_of(shared, who.unit, at / 4);
+        CellRow* const row = cell_row(shared, who.unit, at / 4);
+        Cell* const cell = row ? cell_in(*row, at / 4) : nullptr;
         if (!cell) return;
+        if (write) row->crowded = 0;
         const unsigned word = unsigned(at / 4 - first / 4);
         touch(who, lane, *cell, at, shared, mask, write, strong, [&](unsigned other) { return same(other, word); });
         at = next;
@@ -408,23 +410,88 @@ void begin_races()
     unknown_ahead = launch.ahead, lets_start_early = false;
 }
 
+// Where nothing orders blocks, reads by two others are enough.
+static bool is_crowded(const Who& who, const Cell& cell)
+{
+    const Access &first = cell.read, &apart = cell.apart;
+    return !launch.program->orders_blocks && first.clock && first.unit != who.unit && apart.clock &&
+           apart.unit != who.unit;
+}
+
+// Whether every later write is a race, whoever reads it now.
+static bool is_crowded_for_good(const Who& who, const Cell& cell)
+{
+    const auto whole = [](const Access& of) { return of.mask == 15 && !of.strong; };
+    return !cell.write.clock && is_crowded(who, cell) && cell.read.unit != cell.apart.unit && whole(cell.read) &&
+           whole(cell.apart);
+}
+
 // A plain or strong read of a whole word, by several lanes at once: mostly of what nothing has written, or another warp
 // before a barrier. Whether that was all; if not, nothing has changed.
 static inline bool read_word(const Who& who, unsigned lane, Cell& cell, const Access& mine, bool shared)
 {
     const Access& was = cell.write;
-    if (was.clock &&
-        (was.unit != who.unit || (was.index == who.index ? was.clock > who.order.met : !knows(who.order.known, was))))
+    if (was.clock && ((who.op.flags & READ_ONLY_CACHE && !shared) || was.unit != who.unit ||
+                      (was.index == who.index ? was.clock > who.order.met : !knows(who.order.known, was))))
         return false;
-    const Access &first = cell.read, &apart = cell.apart;
+    const Access& first = cell.read;
     if (!first.clock)
         cell.read = mine;
-    else if (!launch.program->orders_blocks && first.unit != who.unit && apart.clock && apart.unit != who.unit)
-        return true;  // two other blocks are enough
+    else if (is_crowded(who, cell))
+        return true;
     else if ((cell.others && !covers(lane, first, mine)) || !together(cell.read, mine))
         remember_read(who, lane, cell, mine, shared);
     return true;
 }
+
+namespace {
+
+// Reads of whole words, one after another; the row of the last is kept.
+struct RowsRead
+{
+    const Who& who;
+    Block* const shared;
+    const unsigned strong;
+    CellRow* row = nullptr;
+    uint64_t number = ~0ull;
+
+    RowsRead(const Who& who, Block* shared, unsigned strong) : who(who), shared(shared), strong(strong) {}
+
+    void at(uint64_t word)
+    {
+        if (word / ROW_WORDS != number) number = word / ROW_WORDS, row = cell_row(shared, who.unit, word);
+    }
+
+    bool are_crowded(uint64_t word, uint32_t words)
+    {
+        at(word);
+        const uint64_t bits = uint64_t(words) << word % ROW_WORDS;
+        return row && !(bits & ~uint64_t(row->crowded));
+    }
+
+    // Whether all is told of these lanes' reads of the words, or of bytes of one.
+    bool read(uint64_t word, unsigned words, uint32_t lanes, bool whole = true)
+    {
+        const Access mine = {who.clock, who.unit, who.op.number, lanes, who.index, 15, uint8_t(strong)};
+        bool all = true;
+        for (const uint64_t end = word + words; word < end; word++) {
+            at(word);
+            const uint32_t bit = 1u << word % ROW_WORDS;
+            if (!row || row->crowded & bit) continue;
+            Cell* const cell = cell_in(*row, word);
+            if (!cell) continue;
+            if (is_crowded_for_good(who, *cell))
+                row->crowded |= bit;
+            else if (!whole)
+                all &= !cell->write.clock && is_crowded(who, *cell);
+            else
+                all &= read_word(who, unsigned(__builtin_ctz(lanes)), *cell, mine, shared);
+        }
+        return all;
+    }
+};
+
+}  // namespace
 
 void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, Block* shared, bool write,
           unsigned strong, const uint32_t* data, unsigned step)
@@ -433,19 +500,15 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     if (!launch.races) return;
     Order& o = order_of(w);
     const Who who = {w, op, o, w.block->unit, o.count, o.index, false, false};
-    if (!write && bytes % 4 == 0 && !launch.tiles &&
-        (shared || !(launch.dependent || launch.inputs || op.flags & READ_ONLY_CACHE))) {
-        Access mine = {who.clock, who.unit, op.number, 0, who.index, 15, uint8_t(strong)};
+    if (!write && bytes % 4 == 0 && !launch.tiles && (shared || !(launch.dependent || launch.inputs))) {
+        RowsRead rows(who, shared, strong);
         uint32_t left = 0;
         for (uint32_t rest = lanes; rest;) {
             const unsigned l = unsigned(__builtin_ctz(rest));
-            mine.lanes = 0;
-            do mine.lanes |= rest & -rest, rest &= rest - 1;
+            uint32_t same = 0;
+            do same |= rest & -rest, rest &= rest - 1;
             while (rest && at[__builtin_ctz(rest)] == at[l]);
-            for (unsigned i = 0; i < bytes / 4; i++) {
-                Cell* const cell = cell_of(shared, who.unit, at[l] / 4 + i);
-                if (cell && !read_word(who, l, *cell, mine, shared)) left |= mine.lanes;
-            }
+            if (!rows.read(at[l] / 4, bytes / 4, same)) left |= same;
         }
         lanes = left;
     }
@@ -464,12 +527,26 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     });
 }
 
+// The commonest read of a row: another warp of the block has read it likewise since what was written before all.
+static bool is_beside(const Who& who, const Cell& cell, const Access& mine)
+{
+    const Access &write = cell.write, &first = cell.read;
+    const unsigned per = warps_of(*who.w.block);
+    return first.clock == mine.clock && first.unit == mine.unit && first.lanes == mine.lanes && first.mask == 15 &&
+           !first.strong && first.index != mine.index && first.index / per == mine.index / per && !cell.apart.clock &&
+           (!write.clock || (write.unit == who.unit && write.index != who.index && knows(who.order.known, write)));
+}
+
 // Whether one cell tells of all accesses to a row, this one too; if not, nothing has changed.
 static bool look_at_row(const Who& who, CellRow& row, uint32_t layout, Block* shared, bool write)
 {
     Cell& cell = row.all;
     if (!write && who.op.flags & READ_ONLY_CACHE && !shared && cell.write.clock) return false;
     const Access mine = {who.clock, who.unit, who.op.number, layout, who.index, 15, 0};
+    if (!write && is_beside(who, cell, mine)) {
+        cell.others |= 1u << who.index % warps_of(*who.w.block);
+        return true;
+    }
     // What a lane of this warp has accessed since all of them met is in order for this lane alone.
     for (const Access* was : {&cell.write, &cell.read, &cell.apart})
         if (was->clock && was->unit == who.unit && was->index == who.index && was->clock > who.order.met &&
@@ -500,7 +577,6 @@ static bool look_at_words(const Who& who, CellRow& row, uint32_t layout, Block* 
     const unsigned first_lane = layout & 0xff, shift = layout >> 8;
     Access mine = {who.clock, who.unit, who.op.number, 0, who.index, 15, 0};
     if (!write) {
-        if (who.op.flags & READ_ONLY_CACHE && !shared) return false;
         for (unsigned i = 0; i < ROW_WORDS; i++) {
             const unsigned lane = first_lane + (i >> shift);
             mine.lanes = 1u << lane;
@@ -522,40 +598,58 @@ static bool look_at_words(const Who& who, CellRow& row, uint32_t layout, Block* 
     return true;
 }
 
-void look_at_span(Warp& w, const Op& op, uint64_t first, unsigned apart, Block* shared, bool write,
-                  const uint32_t* data, unsigned step)
+// The lanes at each address, in the order of addresses.
+static void make_groups(const Pattern& p, unsigned bytes)
 {
-    if (!launch.races) return;
+    const auto apart = [&](unsigned l) { return int32_t(p.apart[l]); };
+    for (uint32_t left = p.lanes; left;) {
+        unsigned first = unsigned(__builtin_ctz(left));
+        each(left, [&](unsigned l) { first = apart(l) < apart(first) ? l : first; });
+        uint32_t same = 0;
+        each(left, [&](unsigned l) { same |= uint32_t(apart(l) == apart(first)) << l; });
+        p.group[p.groups++] = same, left &= ~same;
+    }
+    p.words = 0;
+    if (bytes >= 4 && p.beyond - p.least <= int32_t(4 * ROW_WORDS))
+        each(p.lanes, [&](unsigned l) { p.words |= words_of(uint64_t(apart(l) - p.least), bytes); });
+}
+
+void look_at_pattern(Warp& w, const Op& op, const Pattern& p, uint64_t first, Block* shared, bool write,
+                     const uint32_t* data, unsigned step)
+{
     Order& o = order_of(w);
     const Who who = {w, op, o, w.block->unit, o.count, o.index, false, false};
+    const auto at = [&](unsigned l) { return first + uint64_t(int64_t(int32_t(p.apart[l]))); };
     const auto look_at_lanes = [&](uint32_t lanes) {
-        uint64_t at[WARP];
-        for (unsigned l = 0; l < WARP; l++) at[l] = first + uint64_t(l) * apart;
-        look(w, op, lanes, at, op.bytes, shared, write, 0, data, step);
+        uint64_t every[WARP];
+        for (unsigned l = 0; l < WARP; l++) every[l] = at(l);
+        look(w, op, lanes, every, op.bytes, shared, write, 0, data, step);
     };
-    if (launch.tiles || launch.dependent || op.bytes % 4) return look_at_lanes(ALL);
-    if (launch.inputs && !shared) {
-        const Region& region = region_of(first);
-        if (first + WARP * apart > region.to) return look_at_lanes(ALL);
-        if (region.flags & INPUT_REGION) return;
-    }
+    if (launch.tiles || launch.dependent) return look_at_lanes(p.lanes);
     const unsigned words = op.bytes / 4;
-    if (!apart && !write && (shared || !(op.flags & READ_ONLY_CACHE))) {
-        const Access mine = {who.clock, who.unit, op.number, ALL, who.index, 15, 0};
-        bool all = true;
-        for (unsigned i = 0; i < words; i++) {
-            Cell* const cell = cell_of(shared, who.unit, first / 4 + i);
-            all &= !cell || read_word(who, 0, *cell, mine, shared);
-        }
-        return all ? void() : look_at_lanes(ALL);
+    if (!words || !p.every || p.every == Pattern::SCATTERED || first % (4 * ROW_WORDS)) {
+        if (write) return look_at_lanes(p.lanes);
+        if (!p.groups) make_groups(p, op.bytes);
+        RowsRead rows(who, shared, 0);
+        if (p.words && rows.are_crowded((first + uint64_t(int64_t(p.least))) / 4, p.words)) return;
+        uint32_t left = 0;
+        for (unsigned i = 0; i < p.groups; i++)
+            if (!rows.read(at(unsigned(__builtin_ctz(p.group[i]))) / 4, std::max(words, 1u), p.group[i], words))
+                left |= p.group[i];
+        return left ? look_at_lanes(left) : void();
     }
-    if (apart != op.bytes || first % (4 * ROW_WORDS)) return look_at_lanes(ALL);
     const unsigned shift = unsigned(__builtin_ctz(words)), lanes = ROW_WORDS >> shift;
     for (unsigned i = 0; i < words; i++) {
         CellRow* const row = cell_row(shared, who.unit, first / 4 + i * ROW_WORDS);
         const uint32_t layout = layout_of(i * lanes, shift);
-        if (!row || (row->words ? look_at_words(who, *row, layout, shared, write)
-                                : look_at_row(who, *row, layout, shared, write)))
+        if (!row || (!write && row->crowded == ALL)) continue;
+        if (!write && !row->words && is_crowded_for_good(who, row->all)) {
+            row->crowded = ALL;
+            continue;
+        }
+        if (write) row->crowded = 0;
+        if (row->words ? look_at_words(who, *row, layout, shared, write)
+                       : look_at_row(who, *row, layout, shared, write))
             continue;
         look_at_lanes((lanes == WARP ? ALL : (1u << lanes) - 1) << i * lanes);
         if (!write) continue;

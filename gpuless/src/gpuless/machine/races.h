@@ -17,6 +17,7 @@ struct Block;
 struct BytesBarrier;
 struct NamedBarrier;
 struct Op;
+struct Pattern;
 
 // The last count of each warp and each agent of a cluster that is ordered before somebody, by its index: for all of its
 // lanes, and for some beyond that. An agent stands for asynchronous work: a warp's copies by cp.async, its copies out
@@ -61,10 +62,10 @@ struct Released  // what a fence has covered: what its lane knew, and its own pa
 
 struct Order  // of a warp
 {
-    Clock known;                        // by all of its lanes
-    std::unique_ptr<Clock> beyond[32];  // by one of them
-    uint32_t apart = 0;                 // lanes that know something beyond
-    Released released[SCOPES][32];
+    Clock known;                               // by all of its lanes
+    std::unique_ptr<Clock> beyond[32];         // by one of them
+    uint32_t apart = 0;                        // lanes that know something beyond
+    std::unique_ptr<Released[][32]> released;  // by scope and lane; null: nothing
     std::vector<Pending> pending[SCOPES],
         ticket;                    // `ticket`: of read-modify-writes, which a barrier of the block acquires
     uint32_t count = 1, met = 0;   // counts releases and meetings of its lanes; the last at which all were
@@ -82,9 +83,9 @@ void begin_order(Warp& w, unsigned index);
 // store, by words that lie `step` apart); of asynchronous work that a lane begins.
 void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, Block* shared, bool write,
           unsigned strong, const uint32_t* data = nullptr, unsigned step = 0);
-// Plain accesses of a whole warp: each lane's lies `apart` bytes behind the one before it (0: all are at one place).
-void look_at_span(Warp& w, const Op& op, uint64_t first, unsigned apart, Block* shared, bool write,
-                  const uint32_t* data = nullptr, unsigned step = 0);
+// Plain accesses in one region, by a pattern of lanes.
+void look_at_pattern(Warp& w, const Op& op, const Pattern& pattern, uint64_t first, Block* shared, bool write,
+                     const uint32_t* data = nullptr, unsigned step = 0);
 void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Block* shared, bool write,
              unsigned lane = 0);
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared,

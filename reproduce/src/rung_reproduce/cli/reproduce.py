@@ -53,7 +53,7 @@ def reproduce(
     names = [name for name in sources.documents() if document in (None, name)]
     if missing:
         chosen = [e for e in sources.experiments() if e.document.name in names]
-        empty = [r for e in chosen for f in e.figures for r in f.ours if r.value(on.rows) is None]
+        empty = [r for e in chosen for f in e.figures for r in f.ours if r.value(on.judged) is None]
         print(*dict.fromkeys(r.command for r in empty), sep="\n")
     elif json:
         console.print_json([_as_json(name, on, tables=not findings) for name in names])
@@ -114,8 +114,8 @@ def _document(name: str, on: Shown) -> None:
 
     of = sources.documents()[name]
     print(f"{of.cited}\n\n{findings.texts('did')[name]}")
-    lines = [(f.says, *f.cells(on.rows), f.verdict(on.rows))
-             for f in findings.headlines(name, on.rows)]  # fmt: skip
+    lines = [(f.says, *f.cells(on.judged), f.verdict(on.judged))
+             for f in findings.headlines(name, on.judged)]  # fmt: skip
     print()
     console.table(("they found", "theirs", f"ours, {on.gpu or 'no GPU'}", ""), lines, right=("theirs", "ours"))
     for form in forms.forms(name, on.columns):
@@ -130,8 +130,8 @@ def _findings(name: str, on: Shown) -> None:
     from rung_reproduce import findings, sources
 
     print(f"\n{sources.documents()[name].cited}\n")
-    console.table(findings.COLUMNS, findings.table(name, on.rows), right=("theirs", "ours"))
-    waiting = sum(not f.judged(on.rows) for f in findings.of_document(name))
+    console.table(findings.COLUMNS, findings.table(name, on.judged), right=("theirs", "ours"))
+    waiting = sum(not f.judged(on.judged) for f in findings.of_document(name))
     if waiting:
         where = on.gpu or "a GPU"
         console.note(f"{waiting} have no row of {where} yet: `rung reproduce {name} --run` measures them there.")
@@ -140,7 +140,7 @@ def _findings(name: str, on: Shown) -> None:
 def _as_json(name: str, on: Shown, *, tables: bool) -> dict[str, object]:
     from rung_reproduce import findings, sources
 
-    told = [dict(zip(findings.COLUMNS, line, strict=True)) for line in findings.table(name, on.rows)]
+    told = [dict(zip(findings.COLUMNS, line, strict=True)) for line in findings.table(name, on.judged)]
     experiments = [
         {"section": e.section, "title": e.title, "gpu": e.gpu, "differs": e.differs,
          "figures": [dict(zip(sources.COLUMNS, line, strict=True)) for line in e.table(on.rows, on.counts)]}

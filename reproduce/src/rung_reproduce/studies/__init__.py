@@ -32,6 +32,7 @@ STUDIES = {
     "cutlass": ("cutlass", "How far is the ladder from CUTLASS? (Needs nvcc and its headers.)"),
     "fusion": ("fusion", "What is gained by fusing one kernel into another?"),
     "loading": ("loading", "What is gained by overlapping reading, copying and computing while a model is loaded?"),
+    "sparsity": ("sparsity", "Where does a sparse product stand under the roofline, beside a dense one?"),
     "precision": ("precision", "What are the time and the error of each number format?"),
 }
 

@@ -520,4 +520,8 @@ void rung_read(void* engine, int32_t runs, const Run* run, const float* x, const
 void rung_rate(void* engine, int32_t runs, const Run* run, const float* x, const int64_t* wanted, int32_t whole,
                float* figures)
 { static_cast<Engine*>(engine)->pass(Pass{runs, run, x, Memory{}, wanted, whole != 0, figures}); }
+
+// Independent texts: the mean of the last hidden states of each (runs, C).
+void rung_mean(void* engine, int32_t runs, const Run* run, const float* x, float* means)
+{ static_cast<Engine*>(engine)->pass(Pass{runs, run, x, Memory{}, nullptr, false, means, true}); }
 }

@@ -32,12 +32,27 @@ class RunningText:
     offset: int = 0  # offset from the session's steps to its own
     at: SessionRows | None = None
     row: int = -1  # while a row is assigned
+    dropped: bool = False  # whatever was launched for it is not needed
+
+    def sit(self, at: SessionRows, row: int) -> None:
+        """It goes on in a free row."""
+        self.at, self.row, at.rows[row] = at, row, self
+        at.count += 1
+        at.stale.discard(row)
 
     def leave(self) -> None:
         """Its row is free once all that was launched has run."""
         if self.at is not None:
             self.at.rows[self.row] = None
+            self.at.count -= 1
             self.at, self.row = None, -1
+
+    def drop(self) -> None:
+        """It ends here, or waits to be read again."""
+        self.dropped = True
+        if self.at is not None:
+            self.at.stale.add(self.row)
+            self.leave()
 
 
 def cached_tokens(live: RunningText) -> int:
@@ -57,7 +72,7 @@ class Launch(Protocol):
     """A launch, and its tokens."""
 
     steps: int
-    active: list[RunningText | None]  # by row; None: this row's tokens are not needed
+    active: list[RunningText | None]  # by row; None: this row has no text
 
     def take(self) -> list[Arrived] | None:
         """The tokens that have arrived; None before that."""
@@ -82,7 +97,7 @@ class FirstLaunch:
         return [
             (live, tokens[row : row + 1], details_of(self.logprobs, row, tokens[row : row + 1]),
              None if finite[row] else NOT_FINITE)
-            for row, live in enumerate(self.active) if live
+            for row, live in enumerate(self.active) if live and not live.dropped
         ]  # fmt: skip
 
 
@@ -116,7 +131,7 @@ class StepLaunch:
         self.first, self.steps = self.first + count, self.steps - count
         found: list[Arrived] = []
         for row, live in enumerate(self.active):
-            if live is not None and (tokens := rows[row])[0] >= 0:
+            if live is not None and not live.dropped and (tokens := rows[row])[0] >= 0:
                 if tokens[-1] < 0:
                     tokens = tokens[: tokens.index(-1)]
                 details = details_of(self.logprobs, row, tokens) if self.logprobs else None
@@ -159,6 +174,7 @@ class SessionRows:
     transfer: RowTransfer
     rows: list[RunningText | None]
     stale: set[int] = field(default_factory=set)  # rows whose text has left, not yet reported to the session
+    count: int = 0  # rows that have a text
 
     @property
     def active(self) -> list[RunningText]:

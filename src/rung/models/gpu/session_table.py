@@ -34,12 +34,12 @@ class SessionTable:
     @property
     def busy(self) -> int:
         """Rows that are occupied when all launched work is done."""
-        return sum(len(bank.active) for bank in self.opened.values())
+        return sum(bank.count for bank in self.opened.values())
 
     def fit(self, more: int, longest: int) -> None:
         """The session has room for this many further texts, of at most `longest` tokens so far."""
         current = self.current
-        count, reach = (len(current.active) if current else 0) + more, self.reach(max(longest, self.longest))
+        count, reach = (current.count if current else 0) + more, self.reach(max(longest, self.longest))
         if current is None or count > len(current.rows) or self._engine.capacity(reach) > current.session.capacity:
             self.move(self.rows_for(count), reach)
 
@@ -91,7 +91,7 @@ class SessionTable:
         bank = self.opened.pop(key, None)
         if bank is None:
             used = self._used()
-            idle = [k for k, b in self.opened.items() if not b.active and id(b.session) not in used]
+            idle = [k for k, b in self.opened.items() if not b.count and id(b.session) not in used]
             own = [(rows, capacity) for rows, capacity in idle if capacity < self.context]
             if self._room is None:
                 for oldest in own[: max(0, len(own) + (key[1] < self.context) - OWN)]:
@@ -119,7 +119,7 @@ class SessionTable:
         if old is None:
             return new
         a, b, active = old.session, new.session, old.active
-        old.rows = [None] * len(old.rows)
+        old.rows, old.count = [None] * len(old.rows), 0
         records = []
         for row, live in enumerate(active):
             used = cached_tokens(live)
@@ -128,8 +128,7 @@ class SessionTable:
             stops = live.text.options.stop_tokens
             marked = live.draw.marks is not None
             records.append(record(live.row, row, used, live.limit, live.offset, stops, marked=marked))
-            live.at, live.row, new.rows[row] = new, row, live
-            new.stale.discard(row)
+            live.sit(new, row)
         if records:
             new.transfer.move(old.transfer.state, records)
         return new

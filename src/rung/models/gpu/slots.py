@@ -95,6 +95,7 @@ class GpuBackend(Backend):
         self._waiting: deque[Text] = deque()
         self._slot_of: dict[int, int] = {}  # id of a text -> its slot
         self._texts: dict[int, Text] = {}  # slot -> its text
+        self._live: dict[int, RunningText] = {}  # slot -> its text since it was read last
         self._launches: deque[Launch] = deque()
         self._prompts: dict[int, tuple[Chosen | None, ...]] = {}  # slot -> log-probabilities not yet handed out
         self._refused: dict[int, str] = {}  # slot -> why its text cannot go on
@@ -117,15 +118,12 @@ class GpuBackend(Backend):
         del self._slot_of[id(text)]
         self._prompts.pop(slot, None)
         self._refused.pop(slot, None)
-        if text in self._waiting:
-            self._waiting.remove(text)
-        for bank in self._sessions.opened.values():
-            for live in bank.active:
-                if live.slot == slot:
-                    bank.stale.add(live.row)
-                    live.leave()
-        for other in self._launches:
-            other.active = [None if live and live.slot == slot else live for live in other.active]
+        live = self._live.pop(slot, None)
+        if live is not None:
+            live.drop()
+        if live is None or live.text.options.slide:
+            with contextlib.suppress(ValueError):  # it need not wait
+                self._waiting.remove(text)
 
     @property
     def free_slots(self) -> int:
@@ -233,7 +231,7 @@ class GpuBackend(Backend):
         own = texts[0].request.rows
         if own is not None and own <= self.slots:
             bank = self._sessions.open(own, texts[0].request.reach)
-            if bank.rows.count(None) >= len(texts):
+            if len(bank.rows) - bank.count >= len(texts):
                 return bank
         return self._sessions.open(self.slots)
 
@@ -290,7 +288,9 @@ class GpuBackend(Backend):
         for row, group in enumerate(groups):
             for text in group.texts:
                 draw, length, wrote = _draw(text, vocabulary), len(group.window), len(text.tokens)
-                active.append(RunningText(self._slot_of[id(text)], text, draw, length, wrote))
+                slot = self._slot_of[id(text)]
+                self._live[slot] = RunningText(slot, text, draw, length, wrote)
+                active.append(self._live[slot])
                 of.append(row)
                 self.clock.prompt_tokens += 0 if wrote else length
         going_on = [live.text.options.max_new_tokens > live.wrote + 1 and live.base < self.context for live in active]
@@ -314,8 +314,7 @@ class GpuBackend(Backend):
 
     def _seat(self, bank: SessionRows, of: int, drawn: int, live: RunningText, row: int) -> list[int]:
         """A text of the prompt in the reader's row `of`, its first token in row `drawn`, continues in a free row."""
-        live.at, live.row, bank.rows[row] = bank, row, live
-        bank.stale.discard(row)
+        live.sit(bank, row)
         done = bank.session.enqueued
         live.offset = live.wrote + 1 - done
         live.limit = done + min(live.text.options.max_new_tokens - live.wrote - 1, self.context - live.base)
@@ -364,12 +363,9 @@ class GpuBackend(Backend):
 
     def _set_back(self, bank: SessionRows) -> None:
         """The newest text waits, and is read again with the tokens that have been seen."""
-        running = {live.slot: live for live in bank.active}
-        newest = running[next(slot for slot in reversed(self._texts) if slot in running)]
-        bank.stale.add(newest.row)
-        newest.leave()
-        for launch in self._launches:
-            launch.active = [None if live is newest else live for live in launch.active]
+        newest = next(live for slot in reversed(self._texts) if (live := self._live.get(slot)) and live.at is bank)
+        del self._live[newest.slot]
+        newest.drop()
         self._waiting.appendleft(newest.text)
 
     def warm(self) -> None:
@@ -399,12 +395,10 @@ class GpuBackend(Backend):
 
     def _launch(self) -> None:
         current = self._sessions.current
-        if current and current.active and not self._waiting and 4 * len(current.active) <= len(current.rows):
-            self._sessions.move(
-                self._sessions.rows_for(len(current.active)), self._sessions.reach(self._sessions.longest)
-            )
+        if current and current.count and not self._waiting and 4 * current.count <= len(current.rows):
+            self._sessions.move(self._sessions.rows_for(current.count), self._sessions.reach(self._sessions.longest))
         self._sessions.grow()
-        for bank in [bank for bank in self._sessions.opened.values() if bank.active]:
+        for bank in [bank for bank in self._sessions.opened.values() if bank.count]:
             self._launch_steps(bank)
 
     def _launch_steps(self, bank: SessionRows) -> None:
@@ -511,7 +505,7 @@ class GpuBackend(Backend):
                 if (
                     fresh
                     or not wait
-                    or any(b.session.ahead <= SPARE_STEPS and b.active for b in self._sessions.opened.values())
+                    or any(b.session.ahead <= SPARE_STEPS and b.count for b in self._sessions.opened.values())
                 ):
                     break
                 polls += 1
