@@ -416,8 +416,9 @@ class Trial:
             self.integers_differ = deviation.integers
             measured = next((m for m in self.operands.last if m.name == deviation.name), None)
             facts = self.of.call_facts(self.values, self.names)
-            if measured and self.of.explains:
-                facts |= measured.diagnosis(infinite=self.operands.infinite, **self._about(measured)).as_json()
+            about = self._about(measured) if measured and self.of.explains else None
+            if measured and about and (found := measured.diagnosis(infinite=self.operands.infinite, **about)):
+                facts |= found.as_json()
             self.report.failure = facts
             reads = self.of.host.unwritten
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
