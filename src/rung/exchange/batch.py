@@ -72,7 +72,12 @@ class _Judge:
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         expired = threading.Event()
-        late = threading.Timer(SECONDS, lambda: (expired.set(), process.kill()))
+
+        def expire() -> None:
+            expired.set()
+            process.kill()
+
+        late = threading.Timer(SECONDS, expire)
         late.start()
         try:
             process.stdin.write(json.dumps(line) + "\n")
