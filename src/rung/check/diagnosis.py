@@ -342,7 +342,7 @@ def _repeats(some: Array, period: int) -> bool:
 
 def _triangle(wrong: Array, axes: Sequence[str]) -> str:
     """Whether all lie on one side of the diagonal of the last two axes."""
-    flat = wrong.reshape(-1, *wrong.shape[-2:]).any(axis=0)
+    flat: Array = np.asarray(wrong.reshape(-1, *wrong.shape[-2:]).any(axis=0))
     off, (row, column) = flat.shape[1] - flat.shape[0], axes[-2:]
     side = np.subtract(*np.indices(flat.shape)[::-1])
     shift = f" + {off}" if off > 0 else f" - {-off}" if off < 0 else ""
