@@ -13,6 +13,7 @@ from rung.results.row import Row
 from rung.rungs import catalogue
 from rung_reproduce import sources
 from rung_reproduce.climbs import attention, course, model
+from rung_reproduce.show import forms
 from rung_reproduce.studies import STUDIES
 
 FIGURES = [f for e in sources.experiments() for f in e.figures]
@@ -255,3 +256,11 @@ def test_a_run_over_several_gpus_is_read_by_its_options() -> None:
     read = lambda text: sources.reference(text, "f32", "b4t64").value(rows) or 0  # noqa: E731
     two, four = (read(f"parallel | attention/ring | gpus={n} | n=131072 | causal=False | vs_one_gpu") for n in (2, 4))
     assert 1.5 < two < 2 < four < 4
+
+
+def test_a_chart_without_numbers_has_no_column_of_theirs() -> None:
+    ours = {"ours": lambda figure: "1"}
+    by_title = {form.experiment.title: form.heads for form in forms.forms("milestone3", ours)}
+    charts = next(heads for title, heads in by_title.items() if title.startswith("What moves in the memory charts"))
+    assert len(charts) > 4 and not any("theirs" in head for head in charts)
+    assert any("theirs" in head for head in by_title["Throughput before and after the reduction"])
