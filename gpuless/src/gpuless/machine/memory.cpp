@@ -533,11 +533,13 @@ uint8_t* whole_warp(Warp& w, const Op& op, uint32_t lanes, bool write, const uin
                     unsigned step = 0)
 {
     const Operand& o = op.s[0];
-    if (op.flags & (STRONG | ALWAYS_STRONG | VERIFIED) || o.scale != 1 || w.recorded || trace_room || launch.followed)
+    if (op.flags & (STRONG | ALWAYS_STRONG | VERIFIED) || (op.flags & SPACE) == LOCAL || o.scale != 1 || w.recorded ||
+        trace_room || launch.followed)
         return nullptr;
     const uint32_t* const low = w.r[o.base];
     Pattern& p = op.memory->pattern;
-    if (!has_pattern(p, low, lanes) && !learn(p, low, lanes, op.bytes)) return nullptr;
+    p.repeats = has_pattern(p, low, lanes);
+    if (!p.repeats && !learn(p, low, lanes, op.bytes)) return nullptr;
     const unsigned one = unsigned(__builtin_ctz(lanes));
     uint32_t other = uint64_t(int64_t(low[one]) + p.least) >> 32 || uint64_t(int64_t(low[one]) + p.beyond) >> 32;
     if (o.wide && o.base != ZERO) {
