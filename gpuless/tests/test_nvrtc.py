@@ -312,11 +312,6 @@ def test_a_folder_without_headers_is_named(tmp_path: Path, monkeypatch: pytest.M
         nvrtc.compile_cubin(build(f"#include <cuda_fp16.h>\n{SOURCE}"), "sm_90")
 
 
-def test_an_unwritable_home_does_not_ask_nvrtc_to_unpack_its_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)
-    assert not headers.find((13, 5)).bundled
-
-
 def test_while_a_thread_compiles_others_compile_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     fresh = nvrtc.compile_cubin(build(), "sm_90", again=True).path.read_bytes()
     processes: list[int] = []

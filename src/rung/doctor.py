@@ -100,10 +100,9 @@ def _compiler() -> Iterator[Finding]:
     from gpuless.compile import headers, nvrtc
     from gpuless.launch import Build
 
-    install = "pip install cuda-core nvidia-cuda-nvrtc."
-    for package in ("cuda-core", "cuda-bindings"):
-        found = _package(package)
-        yield Finding(package, "works" if found else "broken", found or "not installed", "" if found else install)
+    install = "pip install cuda-bindings nvidia-cuda-nvrtc."
+    found = _package("cuda-bindings")
+    yield Finding("cuda-bindings", "works" if found else "broken", found or "not installed", "" if found else install)
     try:
         number = nvrtc.version()
     except RungError as problem:

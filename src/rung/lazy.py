@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["F", "begin_context", "compiled", "torch"]
+__all__ = ["F", "begin_context", "compiled", "driver", "torch"]
 
 
 class _Lazy(ModuleType):
@@ -40,11 +40,18 @@ def begin_context() -> threading.Thread:
     return thread
 
 
-def _retain_context() -> None:
+def driver() -> ctypes.CDLL | None:
+    """The GPUs' driver, without which torch finds none."""
     try:
-        driver = ctypes.CDLL("libcuda.so.1")  # releases the interpreter's lock during a call
+        return ctypes.CDLL("libcuda.so.1")  # releases the interpreter's lock during a call
     except OSError:
+        return None
+
+
+def _retain_context() -> None:
+    library = driver()
+    if library is None:
         return
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
-        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    if library.cuInit(0) == 0 and library.cuDeviceGet(ctypes.byref(device), 0) == 0:
+        library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,7 +34,10 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Inside the block torch's operations use this many threads."""
+    """Inside the block torch's operations use this many threads, if torch was imported before."""
+    if "torch" not in sys.modules:
+        yield
+        return
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

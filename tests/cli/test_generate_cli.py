@@ -221,6 +221,7 @@ def test_bad_input_is_refused_in_one_sentence(command, monkeypatch, tmp_path: Pa
     refused(command("generate", "x", "-m", "no/such/model"), "no/such/model")
     refused(command("generate", "x", "-m", "no-such-model", "--offline"), "no-such-model", "offline")
     refused(command("generate", "x", "--logprobs"), "--json")
+    refused(command("generate", "x", "--stop", ""), "--stop")
     refused(command("generate", "x", "--kernel", "gelu"), "OPERATION=RUNG")
     refused(command("generate", "x", "--kernel", "gelu=2"), "emulator")
     refused(command("generate", "x", "--plan", "fastest"), "'fastest'")
@@ -247,6 +248,15 @@ def test_bad_input_is_refused_in_one_sentence(command, monkeypatch, tmp_path: Pa
     file.write_bytes(b"a\n\x80")
     refused(command("generate", "--prompts", str(file)), str(file), "line 2")
     refused(command("generate", "x", "--prompts", str(file)), "both")
+
+
+@pytest.mark.parametrize("said", ["unable to mmap 9 bytes: Cannot allocate memory (12)", "std::bad_alloc"])
+def test_too_little_memory_is_one_sentence(command, monkeypatch, said: str) -> None:  # type: ignore[no-untyped-def]
+    def load(**_: object) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr("rung.models.load.load", load)
+    refused(command("generate", "x"), "memory")
 
 
 def test_perplexity_prints_its_figure(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

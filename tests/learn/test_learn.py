@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -352,7 +355,8 @@ def test_another_folder_has_its_own_stars_and_hints(tmp_path: Path, capfd: pytes
 
 ADVICE = [  # a word of each repair: barriers in one of four places, another statement, an atomic, another index
     ("bug_overwrite", {}, "at the end of the round, after line 21"),
-    ("bug_tree", {}, "the start or at the end of each round"),
+    ("bug_tree", {}, "at the start of each round"),
+    ("bug_barrier", {"swap": ("        __syncthreads();\n", "")}, "under an `if`."),
     ("bug_reuse", {}, "before line 16"),
     ("bug_tile", {}, "between them;"),
     ("bug_lost", {}, "`atomicAdd` reads, adds and writes"),
@@ -361,7 +365,7 @@ ADVICE = [  # a word of each repair: barriers in one of four places, another sta
     ("scan", {"swap": ("const float before = n >= apart ? sums[n - apart] : 0.0f;\n        __syncthreads();\n        sums[n] += before;", "if (n >= apart) sums[n] += sums[n - apart];")}, "read into a variable"),
     ("write_wmma", {"swap": ("sum);\n        __syncwarp();", "sum);")}, "put `__syncwarp()` before line 28."),
     ("stride", {"BLANK_2": "1"}, "index, a stride or a bound is wrong."),
-    ("write_add", {"BLANK_1": "const int i = threadIdx.x; if (i < B * T * C) out[i] = a[i] + b[i] + blockIdx.x;"}, "the index does not depend on the block"),
+    ("write_add", {"BLANK_1": "const int i = threadIdx.x; if (i < B * T * C) out[i] = a[i] + b[i] + blockIdx.x;"}, "the index does not depend on `blockIdx.x`"),
     ("grid_sum", {"BLANK_3": "out[blockIdx.y] = sum"}, "are to be added, use `atomicAdd`"),
 ]  # fmt: skip
 
@@ -371,7 +375,8 @@ def test_a_race_quotes_a_line_once_and_its_advice_mends_it(
     name: str, answer: dict[str, Any], advice: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     exercise = by_name(name)
-    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer}).replace(*answer.get("swap", ("", "")))
+    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer})
+    text = text.replace(*answer.get("swap", ("", "")))
     marked = [line + "  // here" * (n in exercise.bug_lines and bool(exercise.of)) for n, line in enumerate(text.splitlines(), 1)]
     (tmp_path / exercise.file).write_text("\n".join(marked) + "\n")
     (race,) = (s for s in graded(name, capfd)["symptoms"] if s["kind"] != "found")
@@ -379,6 +384,52 @@ def test_a_race_quotes_a_line_once_and_its_advice_mends_it(
     assert advice in race["says"] and ("atomic" in race["says"].partition("separates them")[2]) == ("atomic" in advice)
     for line in set(race["lines"]):
         assert race["says"].count(text.splitlines()[line - 1].strip()) == 1
+
+
+INSTEAD = [  # what wrong numbers or a fault are told to be, by a word of it
+    ("two_stage", {"BLANK_3": "row[c] * row[c]"}, "mean of the squares"),
+    ("two_stage", {"BLANK_2": "0.0f"}, "0 as mean and 0 as variance"),
+    ("two_stage", {"BLANK_2": "sums[lane]"}, "'sums', element 8 (its last is 7)"),
+    ("matmul_tile", {"BLANK_2": "xs[threadIdx.y][k] * ws[k][threadIdx.x]"}, "32 x 32 tile of weight transposed"),
+    ("write_sum", {"swap": ("out[blockIdx.x] =", "out[blockIdx.x] +=")}, "set to 0 first"),
+    ("scan_blocks", {"BLANK_2": "before + own"}, "the same throughout each row"),
+    ("scan_blocks", {"BLANK_1": "blockIdx.x"}, "does not depend on `blockIdx.y`"),
+    ("triton_softmax", {"BLANK_2": "tl.max(score, axis=3)"}, "76_triton_softmax.py, line 15"),
+    ("parity", {"BLANK_1": "turn % 2"}, "phase 1 (parity 1)"),
+    ("bug_barrier", {}, "Threads leave in line 20"),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "words"), INSTEAD)
+def test_what_is_there_instead_is_told(
+    name: str, answer: dict[str, Any], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exercise = by_name(name)
+    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer})
+    (tmp_path / exercise.file).write_text(text.replace(*answer.get("swap", ("", ""))) + f"\n{exercise.comment} changed\n")
+    assert words in graded(name, capfd)["says"]
+
+
+def test_a_race_within_a_warp_is_told_as_one_between_warps_where_there_is_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exercise = by_name("bug_barrier")
+    (tmp_path / exercise.file).write_text(exercise.source.replace("        __syncthreads();\n", ""))
+    (race,) = graded(exercise.name, capfd)["symptoms"]
+    one, other = (int(n) // 32 for n in re.findall(r"thread (\d+)", race["says"])[:2])
+    assert race["kind"] == "race" and one != other
+
+
+def test_warps_that_ask_for_nothing_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    exercise = by_name("write_sum")
+    one_warp = """float sum = 0.0f;
+    if (threadIdx.x >= 32) return;
+    for (int n = threadIdx.x; n < N; n += 32) sum += x[int64_t(blockIdx.x) * N + n];
+    sum = warp_sum(sum);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;"""
+    (tmp_path / exercise.file).write_text(exercise.filled({"BLANK_1": one_warp}))
+    found = graded("write_sum", capfd)
+    assert found["state"] == "slow" or [s["facts"]["idle"] for s in found["symptoms"] if s["kind"] == "idle"] == [96]
 
 
 @pytest.mark.parametrize("exercise", [e for e in EVERY if e.kind == "predict"], ids=lambda e: e.name)
@@ -457,3 +508,30 @@ def test_a_race_of_blocks_in_two_dimensions_names_two_blocks() -> None:
     record = {"memory": "global", "operand": "element 0 of out", "how": "writes", "other_how": "writes"}
     says = of_fault(EmulatorFault("race", "", places[0], places[1:], record), (128, 1, 1), "out[0] = 1;").says
     assert "block (0, 1)" in says and "block 0 " not in says
+
+
+STARTED = """
+import sys
+from gpuless.compile import nvrtc
+from rung.cli import main
+fresh, compiled = nvrtc.compile_fresh, []
+nvrtc.compile_fresh = lambda build, *more: compiled.append(build.origin) or fresh(build, *more)
+try:
+    main(["learn", "write_sum"])
+finally:
+    print(len(compiled), *sys.modules, file=sys.stderr)
+"""
+
+
+def test_a_grading_by_command_imports_and_compiles_only_what_it_needs(tmp_path: Path) -> None:
+    """Most of its time is spent before and besides the kernel: a second process compiles the learner's text alone."""
+    exercise = by_name("write_sum")
+    path = tmp_path / exercise.file
+    for turn in ("first", "second"):
+        path.write_text(f"{exercise.solved}// {turn} {time.time_ns()}\n")
+        done = subprocess.run([sys.executable, "-c", STARTED], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    count, *modules = done.stderr.split()
+    assert count == "1"
+    unneeded = {"torch", "triton", "cuda.core", "rich.console", "rung.rungs.catalogue", "rung.profile.ncu"}
+    assert not unneeded & set(modules)

@@ -44,7 +44,7 @@ def model() -> Model:
 @cache
 def without_compiler() -> Model:
     plain = rung.load(models.saved(n_positions=CONTEXT), dtype="float32", device="cpu")
-    plain.transformer.service = replace(plain.transformer.service, stepper=None)
+    plain.transformer.service = replace(plain.transformer.service, native=None)
     return plain
 
 

@@ -34,7 +34,7 @@ def test_a_long_context_takes_memory_where_tokens_are_written() -> None:
 
 
 def test_memory_of_tokens_that_no_longer_matter_is_given_back() -> None:
-    cache = PagedCache((2, 2, 64), 2, 32768, 33 * 1024, torch.float32)
+    cache = PagedCache((2, 2, 64), 2, 32768, 33 * 1024, "float32")
     before = resident()
     assert cache.fit(0, 1000) and cache.fit(1, 32768)
     cache.k[:], cache.v[:] = 1, 2

@@ -7,9 +7,11 @@ import math
 import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +21,7 @@ from rung.errors import RungError
 from rung.models.batching.engine import Stream
 from rung.models.batching.text import Piece, StopFinder
 from rung.models.load import Model
-from rung.models.sampling import Penalties, Sampling, choose, distribution, philox, uniform
+from rung.models.sampling import Penalties, Sampling, choose, distribution, likeliest, philox, pick, uniform
 from rung.models.tokenizer import Detokenizer
 
 
@@ -73,34 +75,56 @@ def test_a_nucleus_larger_than_the_shortlist_is_not_cut() -> None:
     assert int(nonzero.sum()) == pytest.approx(2500, abs=1)
 
 
+@pytest.mark.parametrize("vocabulary", [5, 3000])
+def test_the_host_chooses_as_torch_does(vocabulary: int) -> None:
+    logits = 4 * torch.randn(64, vocabulary, generator=torch.Generator().manual_seed(3))
+    for how in (
+        Sampling(temperature=0), Sampling(top_p=1.0), Sampling(top_p=0.3), Sampling(temperature=5.0, top_p=0.99),
+        Sampling(top_k=4), Sampling(top_k=1), Sampling(min_p=0.2, top_p=1.0), Sampling(0.5, 40, 0.9, 0.01),
+    ):  # fmt: skip
+        for us in ([uniform(1, i, 0) for i in range(64)], [0.0] * 64, [math.nextafter(1, 0)] * 64):
+            by_torch = pick(distribution(logits, how), us) if how.temperature else likeliest(logits)
+            assert choose(logits.numpy(), how, us) == by_torch.tolist()
+        for broken in (math.nan, math.inf, -math.inf):
+            with pytest.raises(RungError):
+                choose(np.full((1, 5), broken, np.float32), how, [0.5])
+
+
 def test_choices_follow_the_distribution() -> None:
     logits = torch.tensor([0.3, -1.0, 2.0, 0.0, 1.1])
     n = 20_000
-    tokens = choose(
-        logits.expand(n, 5), Sampling(temperature=1.0, top_p=1.0), [uniform(1, 0, i) for i in range(n)]
-    )
-    found = torch.bincount(tokens, minlength=5)
+    us = [uniform(1, 0, i) for i in range(n)]
+    tokens = choose(logits.expand(n, 5).numpy(), Sampling(temperature=1.0, top_p=1.0), us)
+    found = torch.bincount(torch.tensor(tokens), minlength=5)
     expected = logits.softmax(0) * n
     assert float(((found - expected) ** 2 / expected).sum()) < 18.5  # 4 degrees, p = 0.001
 
 
 def test_the_ends_of_the_interval_choose_tokens_that_are_possible() -> None:
-    logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]])
+    logits = np.array([[-np.inf, 0.0, 1.0, -np.inf]], np.float32)
     how = Sampling(temperature=1.0, top_p=1.0)
-    assert choose(logits, how, [0.0]).tolist() == [1]
-    assert choose(logits, how, [1 - 2**-24]).tolist() == [2]
-    assert choose(logits, how, [math.nextafter(1, 0)]).tolist() == [2]
+    assert choose(logits, how, [0.0]) == [1]
+    assert choose(logits, how, [1 - 2**-24]) == [2]
+    assert choose(logits, how, [math.nextafter(1, 0)]) == [2]
 
 
 def test_penalties_lower_what_they_should() -> None:
-    logits = torch.tensor([[2.0, -2.0, 1.0, 1.0]])
+    logits = np.array([[2.0, -2.0, 1.0, 1.0]], np.float32)
     how = Sampling(repetition_penalty=2.0, presence_penalty=0.25, frequency_penalty=0.5)
-    penalties = Penalties(how, [[0, 1]], 4)
+    penalties = Penalties(how, [0, 1], 4)
     assert penalties.apply(logits).tolist() == [[1.0, -4.0, 1.0, 1.0]]
-    penalties.add(torch.tensor([3]))
-    penalties.add(torch.tensor([3]))
+    penalties.add(3)
+    penalties.add(3)
     assert penalties.apply(logits).tolist() == [[1.0, -4.0, 1.0, 0.5 - 0.25 - 1.0]]
     assert logits.tolist() == [[2.0, -2.0, 1.0, 1.0]]
+
+
+def test_the_end_of_text_can_be_ignored() -> None:
+    ending = rung.load("inner", device="cpu")
+    first = ending.generate("Once", temperature=0, max_new_tokens=1, stop_tokens=()).tokens
+    ending.config = replace(ending.config, eos=tuple(first))
+    found = [ending.generate("Once", temperature=0, max_new_tokens=3, ignore_eos=how) for how in (False, True)]
+    assert [len(one.tokens) for one in found] == [0, 3]
 
 
 def test_a_strong_penalty_never_repeats_a_token(model: Model) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def write(folder: Path, path: Path, format: int = 0, *, tokens: bool = True, **c
             writer.add_sliding_window(parsed.window)
         if parsed.rope.kind == "llama3":
             plain, scaled = (rope.angles(parsed.HS, 2)[1] for rope in (Rope(parsed.rope.base), parsed.rope))
-            writer.add_tensor("rope_freqs.weight", (plain / scaled).float().numpy())
+            writer.add_tensor("rope_freqs.weight", (plain / scaled).astype(np.float32))
     if tokens:
         add_tokens(writer, folder)
     for name, value in changed.items():
@@ -172,6 +173,29 @@ def test_a_tokenizer_beside_the_file_comes_first(tmp_path: Path) -> None:
         rung.load(tmp_path / "model.gguf", device="cpu").generate("Once")
     (tmp_path / "tokenizer.json").write_bytes(gpt2_models.tokenizer_file().read_bytes())
     assert rung.load(tmp_path / "model.gguf", device="cpu").generate("Once", max_new_tokens=2).tokens
+
+
+@pytest.mark.parametrize("fault", ["kind", "end"])
+def test_a_broken_field_is_named(fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    write(folder_of("qwen2", {}), path)
+    name, raw = b"tokenizer.ggml.merges", path.read_bytes()
+    at = raw.index(name) + len(name)
+    path.write_bytes(raw[: at + 9] if fault == "end" else raw[:at] + (99).to_bytes(4, "little") + raw[at + 4 :])
+    with pytest.raises(RungError, match=name.decode()):
+        rung.load(path, device="cpu")
+
+
+def test_too_little_memory_is_not_the_files_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.gguf"
+    write(folder_of("qwen2", {}), path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("rung.models.tensors.mmap.mmap", full)
+    with pytest.raises(MemoryError):
+        rung.load(path, device="cpu", dtype="float32")
 
 
 @pytest.mark.parametrize("fault", ["cut", "header", "architecture", "layers", "heads", "endless"])

@@ -324,6 +324,7 @@ def test_a_model_is_loaded_to_a_gpu_where_there_is_one(gpu: bool, monkeypatch: p
         return CpuPlan("float32")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr("rung.models.plans.driver", lambda: object())
     monkeypatch.setattr(gpu_engine, "GpuPlan", made)
     assert rung.load(models.saved()).plan.device.type == "cpu"
     assert asked == ["cuda"] * gpu

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -53,12 +54,12 @@ def loaded(dtype: str, kind: str = "gpt2", **config: Any) -> tuple[Config, Weigh
 def stepped(found: CpuSteps, transformer: Transformer, steps: list[list[int]], rows: int = 2) -> list[torch.Tensor]:
     """Logits after each step: all tokens of a step at once, to the last row of the cache."""
     kind = transformer.weights.head.weight.dtype
-    transformer.plan.cache_dtype = torch.float32 if kind == torch.float32 else torch.bfloat16
+    transformer.plan.cache_dtype = "float32" if kind == torch.float32 else "bfloat16"
     cache = transformer.new_cache(rows, 64)
     past, logits = 0, []
     for ids in steps:
         columns = [Column(token, rows - 1, past + i, i) for i, token in enumerate(ids)]
-        logits.append(found.step(columns, cache, len(ids)))
+        logits.append(torch.from_numpy(found.step(columns, cache, len(ids))))
         past += len(ids)
     return logits
 
@@ -87,11 +88,12 @@ def passed(
 ) -> torch.Tensor:
     """Logits after each text, all texts in the same passes, this many tokens of each at a time."""
     kind = transformer.weights.head.weight.dtype
-    transformer.plan.cache_dtype = torch.float32 if kind == torch.float32 else torch.bfloat16
+    transformer.plan.cache_dtype = "float32" if kind == torch.float32 else "bfloat16"
     cache, logits = transformer.new_cache(len(texts), context), torch.empty(len(texts), transformer.config.vocabulary)
     for at in range(0, max(map(len, texts)), split):
         rows = [row for row, ids in enumerate(texts) if len(ids) > at]
-        logits[rows] = found.read([Run(texts[row][at : at + split], row, at) for row in rows], cache)
+        runs = [Run(texts[row][at : at + split], row, at) for row in rows]
+        logits[rows] = torch.from_numpy(found.read(runs, cache))
     return logits
 
 
@@ -111,7 +113,25 @@ def test_in_a_pass_threads_company_and_parts_change_no_bit(dtype: str, fields: d
         several = CpuSteps(library, config, weights, threads)
         assert torch.equal(passed(several, transformer, texts, split), alone)
         together = several.rate([ids for ids in reversed(texts) if len(ids) > 1], True)
-        assert all(torch.equal(a, b) for a, b in zip(reversed(together), rated, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(reversed(together), rated, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fields", [gpt2(96, 3, 200), ODD])
+def test_means_of_hidden_states_are_torchs_whatever_the_company(dtype: str, fields: dict[str, Any]) -> None:
+    config, weights, plan = loaded(dtype, **fields)
+    library = engine.available(dtype)
+    assert library is not None
+    texts = [models.some_ids(n, seed=n) for n in (1, 40, 17, 64)]
+    native = CpuSteps(library, config, weights, 2)
+    together = native.means(texts)
+    assert np.array_equal(together[::-1], native.means(texts[::-1]))
+    *parts, last = native.mean(texts[3], 20)
+    assert parts == [None] * 4 and last is not None and np.allclose(last, together[3], rtol=1e-5, atol=1e-6)
+    transformer, tolerance = Transformer(config, weights, plan), {"float32": 1e-5}.get(dtype, 2e-2)
+    for ids, found in zip(texts, together, strict=True):
+        right = transformer.hidden(torch.tensor([ids]))[0].float().mean(0)
+        assert float((torch.from_numpy(found) - right).norm() / right.norm()) < tolerance
 
 
 def test_prompts_of_several_passes_and_windows_are_transformers() -> None:
@@ -177,7 +197,7 @@ def test_every_level_of_vectors_computes_the_same(dtype: str, fields: dict[str, 
     read = passed(native, transformer, [ids, ids[:7]], 21)
     assert float((read - right[[-1, 6]]).abs().max() / right.abs().max()) < tolerance
     own = right[:-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
-    assert float((native.rate([ids[:9], ids], False)[1][:, 0] - own).abs().max()) < 10 * tolerance
+    assert float((torch.from_numpy(native.rate([ids[:9], ids], False)[1])[:, 0] - own).abs().max()) < 10 * tolerance
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -190,7 +190,7 @@ def test_few_pages_are_kept_that_no_text_holds() -> None:
 
 
 def test_torch_reads_and_writes_pages_as_it_does_a_row() -> None:
-    cache = PagedCache((2, 4, 8), 2, 100, 400, torch.float32)
+    cache = PagedCache((2, 4, 8), 2, 100, 400, "float32")
     assert cache.fit(1, 40) and cache.fit(0, 10) and cache.fit(1, 70)
     whole = torch.randn(2, 4, 70, 8)
     row = cache.row(1)

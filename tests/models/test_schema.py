@@ -78,7 +78,9 @@ def test_an_end_of_text_waits_for_the_end_of_the_schema(model: Model) -> None:
     assert text.finish_reason == "stop" and isinstance(json.loads(text.text), int) and end not in text.tokens
 
 
-@pytest.mark.parametrize("schema", ["[1]", "{", '{"type": 5}', '{"$ref": "http://a/b"}', 5, " " * 70_000 + "{}"])
+@pytest.mark.parametrize(
+    "schema", ["[1]", "{", '{"type": 5}', '{"$ref": "#"}', '{"$ref": "http://a/b"}', 5, " " * 70_000 + "{}"]
+)
 def test_what_is_no_schema_is_one_sentence(model: Model, schema: Any) -> None:
     with pytest.raises(RungError):
         model.generate("Once", schema=schema)

@@ -130,7 +130,7 @@ def _dispatch(words: list[str]) -> int:
         os.environ["RUNG_LADDERS"] = words[1]
         words = words[2:]
     verb = words[0]
-    if verb not in (known := [*VERBS, *plugins.entries(plugins.COMMANDS)]):
+    if verb not in VERBS and verb not in (known := [*VERBS, *plugins.entries(plugins.COMMANDS)]):
         close = difflib.get_close_matches(verb, known, n=1)
         suggestion = f" (did you mean {close[0]}?)" if close else ""
         raise RungError(f"there is no verb {verb!r}{suggestion}; `rung --help` lists them.")

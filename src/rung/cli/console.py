@@ -11,10 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from rung.progress import clear, telling
 from rung.show.verb_tables import Table, aligned
 
@@ -72,6 +68,10 @@ def table(
     if not is_terminal():
         print("\n".join(aligned(columns, cells, right)))
         return
+    from rich.console import Console  # takes longer to import than most verbs that print no table need
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
     console = Console(highlight=False)
     visible, same, left_out = fitting(columns, cells, console.width, drop)
     prose = _prose(cells, len(columns))
@@ -155,6 +155,9 @@ def verdict(line: str) -> None:
     word = line[:10].strip()
     style = STYLES.get(word.partition("  ")[0])
     if is_terminal() and style:
+        from rich.console import Console
+        from rich.text import Text
+
         text = Text(line)
         text.stylize(style, 0, len(word.partition("  ")[0]))
         Console(highlight=False).print(text, soft_wrap=True)
@@ -186,6 +189,7 @@ def progress(title: str) -> Iterator[Callable[[str, int, int | None], None]]:
     if not sys.stderr.isatty():
         yield lambda text, done, total: None
         return
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

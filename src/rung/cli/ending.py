@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 
@@ -22,7 +23,10 @@ def exit_code_of(work: Callable[[], int]) -> int:
         )  # no terminal escapes from untrusted text
         print(f"rung: {message}", file=sys.stderr)
         return 3 if isinstance(error, Unjudged) else 2
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        # torch's own words
+        if isinstance(error, RuntimeError) and not re.search("allocate memory|bad_alloc", str(error)):
+            raise
         print("rung: this needs more memory than the machine has; give less at once.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -98,7 +98,7 @@ def generate(
         Path | None, typer.Option("--output", "-o", help="Write JSON lines here; a run that was stopped is resumed.")
     ] = None,
 ) -> None:
-    """Write text with a model of GPT-2's or Llama's kind.
+    """Write text with a language model: GPT-2, Llama, Qwen, Mistral, Gemma 3, StarCoder2, also from a GGUF file.
 
     rung generate "Once upon a time"
 
@@ -114,6 +114,8 @@ def generate(
     """
     if logprobs and not json_:
         raise RungError("log-probabilities are part of the JSON output; add --json.")
+    if "" in (stop or ()):
+        raise RungError("--stop is empty; give the text that ends a text, or leave it out.")
     texts = _prompts(text, prompt, file, prompts)
     begin(device, dtype, ray, long=any(len(text) > LONG for text in texts))
     device = options.device_of(gpus, device, ray)
@@ -272,15 +274,18 @@ def _stream(run: Run, prompt: str) -> None:
 
 
 def _collect(run: Run, say: Callable[[Iterable[tuple[int, Completion]]], None] | None) -> None:
-    from rung.cli import console
-
     total = len(run.completions)
+    report: AbstractContextManager[Callable[[str, int, int | None], None]] = nullcontext(lambda *_: None)
+    if total > 1:
+        from rung.cli import console  # which imports much
+
+        report = console.progress("texts")
     try:
-        with console.progress("texts") if total > 1 else nullcontext(lambda *_: None) as report:
+        with report as tell:
             for _ in run:
                 if say:
                     say(run.take())
-                report("", run.finished, total)
+                tell("", run.finished, total)
     except KeyboardInterrupt:
         run.interrupted = True
 

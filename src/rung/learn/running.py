@@ -85,13 +85,17 @@ def run(
     tuning: dict[str, int] | None = None,
     *,
     shifted: int = 0,
+    from_zero: bool = False,
 ) -> Ran:
     """One call of the rung at this shape. With counts, requests of the first block are traced for drawings. Operands
-    begin `shifted` elements after a multiple of 256 bytes, as parts of a larger tensor do."""
+    begin `shifted` elements after a multiple of 256 bytes, as parts of a larger tensor do. Outputs hold no numbers at
+    first, or zeros."""
     operation, named = rung.operation, rung.binds if isinstance(rung, PythonRung) else rung.operand_names
     names = rung.names(values, dtype, tuning)
     bound = (o for o in operation.operands if o.name in named and (o.written or o.name in given))
     tensors = {o.name: _tensor(o, values, dtype, given, shifted) for o in bound}
+    for name in (o.name for o in operation.operands if o.name in tensors and o.written and from_zero):
+        tensors[name].values[...] = 0
     for name in rung.header.zeroed:
         tensors[name].values[...] = 0
     ran = Ran({}, {})
@@ -122,10 +126,11 @@ def _run_cuda(
     ran: Ran,
 ) -> None:
     build = rung.build(values, dtype, tuning)
-    cubin = nvrtc.compile_cubin(build.with_lines, machine.ARCH)
-    if settings.check_races and (tested := checked(build)) != build:
+    tested, cubin = checked(build) if settings.check_races else build, None
+    if tested != build:
         with contextlib.suppress(RungError):  # a test that cannot be put in
             cubin, build = nvrtc.compile_cubin(tested.with_lines, machine.ARCH), tested
+    cubin = cubin or nvrtc.compile_cubin(build.with_lines, machine.ARCH)
     buffers = {
         name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
         for name, b in rung.header.buffers.items()

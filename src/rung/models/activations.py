@@ -5,16 +5,15 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Sequence
 
-import torch
-
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.cache import Cache
 from rung.models.family import Attention, Config
 from rung.models.plan import Plan, WrappedPlan, attended, heads_of, seen
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Norm, Weights
 
-See = Callable[[str, torch.Tensor], None]
+See = Callable[[str, "torch.Tensor"], None]
 OF_A_BLOCK = (
     "hook_resid_pre", "ln1.hook_normalized", "attn.hook_q", "attn.hook_k", "attn.hook_v", "attn.hook_pattern",
     "attn.hook_z", "hook_attn_out", "hook_resid_mid", "ln2.hook_normalized", "mlp.hook_pre", "mlp.hook_post",
@@ -104,7 +103,6 @@ class WatchedPlan(WrappedPlan):
         return x
 
 
-@torch.no_grad()
 def capture(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[str], see: See) -> None:
     """One forward pass over tokens (B, T); `see` gets each activation that matches a pattern, as it is computed.
 
@@ -119,4 +117,5 @@ def capture(transformer: Transformer, tokens: torch.Tensor, patterns: Sequence[s
             raise RungError(f"no activation is called {pattern!r}; names are like {known[2]}, * for any part.")
         requested |= set(found)
     plan = WatchedPlan(transformer.plan, transformer.weights, frozenset(requested), see)
-    Transformer(transformer.config, transformer.weights, plan).hidden(tokens.to(plan.device))
+    with torch.no_grad():
+        Transformer(transformer.config, transformer.weights, plan).hidden(tokens.to(plan.device))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import torch
-
 from gpuless.base.processors import available_memory
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.batching.adaptive_drafting import AdaptiveDrafting
 from rung.models.batching.host_sampling import HostBackend
 from rung.models.batching.pages import PAGE
 from rung.models.batching.text import Backend
-from rung.models.cpu.plan import NativeStep
 from rung.models.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -60,9 +58,8 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
             room = _room(transformer)
         slots = slots or (_gpu_slots(transformer, engine) if room is None else MOST_GPU_SLOTS)
         return GpuBackend(transformer, engine, slots, exact=exact, room=room)
-    step = transformer.service.stepper
-    native = step.engine if isinstance(step, NativeStep) else None
-    if transformer.plan.device.type == "cuda":
+    native = transformer.service.native
+    if transformer.plan.on == "cuda":
         fitting = max(1, min(MOST_SLOTS, _room(transformer) // transformer.config.context))
         return HostBackend(transformer, slots or fitting, native, transformer.drafting)
     # On a CPU memory follows the tokens that are there.
@@ -72,7 +69,8 @@ def backend_of(transformer: Transformer, slots: int | None = None) -> Backend:
 def slot_bytes(transformer: Transformer) -> int:
     """Keys and values of one text that fills the context."""
     config, plan = transformer.config, transformer.plan
-    return 2 * config.layers * config.NKV * config.HS * config.context * plan.cache_dtype.itemsize
+    size = 4 if plan.cache_dtype == "float32" else 2
+    return 2 * config.layers * config.NKV * config.HS * config.context * size
 
 
 def _room(transformer: Transformer) -> int:
@@ -97,12 +95,12 @@ def _gpu_slots(transformer: Transformer, engine: GpuSteps) -> int:
 
 
 def _memory(transformer: Transformer) -> int:
-    if transformer.plan.device.type == "cuda":
+    if transformer.plan.on == "cuda":
         return torch.cuda.mem_get_info()[1]
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _free(transformer: Transformer) -> int:
-    if transformer.plan.device.type == "cuda":
+    if transformer.plan.on == "cuda":
         return torch.cuda.mem_get_info()[0]
     return available_memory()

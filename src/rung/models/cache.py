@@ -7,18 +7,18 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from rung.errors import RungError
+from rung.lazy import torch
 
 MOST_BYTES = 1 << 40
 SHORT_PROMPT = 8  # tokens that are read as columns of a step
 _NOT_RESERVED = 0x4000  # MAP_NORESERVE of Linux, which Python names from 3.13 on
 
 
-def untouched(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros of the host, of which a page takes memory once it is written: torch.zeros would fill them."""
-    size = math.prod(shape) * dtype.itemsize
+def untouched(size: int) -> mmap.mmap:
+    """Bytes of the host, zeros, of which a page takes memory once it is written: torch.zeros would fill them."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NOT_RESERVED
     try:
         if size > MOST_BYTES:
@@ -28,17 +28,14 @@ def untouched(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         text = f"{size:,} bytes of keys and values do not fit into memory; ask for fewer texts at once."
         raise RungError(text) from None
     memory.madvise(mmap.MADV_NOHUGEPAGE)  # a token's keys lie far apart, and each would take 2 MB
-    made = torch.frombuffer(memory, dtype=dtype, count=math.prod(shape)).view(*shape)
-    made.rung_memory = memory  # type: ignore[attr-defined]
-    return made
+    return memory
 
 
-def give_back(tensor: torch.Tensor, first: int, end: int) -> None:
-    """Elements of an `untouched` tensor are zeros again; whole pages of them take no memory any more."""
-    memory = getattr(tensor, "rung_memory", None)
-    size, page = tensor.element_size(), mmap.PAGESIZE
-    start, stop = -(-first * size // page) * page, end * size // page * page
-    if memory is not None and start < stop:
+def give_back(memory: mmap.mmap, first: int, end: int) -> None:
+    """Bytes of `untouched` memory are zeros again; whole pages of them take no memory any more."""
+    page = mmap.PAGESIZE
+    start, stop = -(-first // page) * page, end // page * page
+    if start < stop:
         memory.madvise(mmap.MADV_DONTNEED, start, stop - start)
 
 
@@ -66,7 +63,7 @@ class Cache:
     length is stale and never read. Each row is one page of the whole capacity; batching/pages.py has smaller ones.
     """
 
-    table: torch.Tensor  # (rows, pages of a row): int32, on the host
+    table: np.ndarray  # (rows, pages of a row): int32
 
     def __init__(
         self, layers: int, rows: int, NKV: int, capacity: int, HS: int, dtype: torch.dtype, device: torch.device
@@ -74,12 +71,14 @@ class Cache:
         shape = (layers, rows, NKV, capacity, HS)
         # Zeros, since attention multiplies masked values by zero, and a NaN would survive that.
         if device.type == "cpu":
-            return self._hold(untouched(shape, dtype), untouched(shape, dtype))
+            size = math.prod(shape) * dtype.itemsize
+            k, v = (torch.frombuffer(untouched(size), dtype=dtype)[: math.prod(shape)].view(shape) for _ in "kv")
+            return self._hold(k, v)
         self._hold(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
 
     def _hold(self, k: torch.Tensor, v: torch.Tensor) -> None:
         self.k, self.v = k, v  # (layers, pages, NKV, tokens of a page, HS)
-        self.table = torch.arange(k.shape[1], dtype=torch.int32, device="cpu")[:, None]
+        self.table = np.arange(k.shape[1], dtype=np.int32)[:, None]
         self.lengths = [0] * k.shape[1]
 
     @classmethod
@@ -92,6 +91,14 @@ class Cache:
     @property
     def capacity(self) -> int:
         return self.k.shape[3]
+
+    def memory(self) -> tuple[int, ...]:
+        """Where it is on the host, as in cpu/engine.py: addresses of keys, values and table, pages of a row in the
+        table, tokens of a page, and numbers from layer to layer and from page to page."""
+        k, table, page = self.k, self.table, self.k.shape[3]
+        assert k.stride() == self.v.stride() and k.stride(2) == page * k.shape[4]
+        reach = table.strides[0] // table.itemsize
+        return k.data_ptr(), self.v.data_ptr(), table.ctypes.data, reach, page, k.stride(0), k.stride(1)
 
     def begin(self, rows: int) -> None:
         """Forget all sequences, and prepare for this number of new ones."""

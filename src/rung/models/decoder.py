@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
+from rung.lazy import torch
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.plan import Operations, Rotation

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
+import numpy as np
 
+from rung.arrays import Array
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.cache import Cache, Column
-from rung.models.sampling import Sampling, distribution, likeliest, pick, uniform
+from rung.models.sampling import Sampling, choose, distribution, likeliest, pick, uniform
 from rung.models.tensors import integers
 from rung.models.transformer import Drafting, Transformer
 
@@ -33,7 +35,7 @@ class Columns(Protocol):
     columns_at_once: int
     cache: Cache | None  # the texts' cache, if it has its own
 
-    def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> torch.Tensor:
+    def step(self, columns: Sequence[Column], cache: Cache, outputs: int) -> Array:
         """Logits (outputs, V) of the columns that request them; keys and values go to the cache."""
 
 
@@ -138,7 +140,8 @@ class DraftModel:
         last = len(unread) - 1
         columns = [Column(t, slot, row.lengths[0] + i, 0 if i == last else -1) for i, t in enumerate(unread)]
         row.advance([len(unread)])
-        return self._native.step(columns, self._cache, 1)
+        logits: torch.Tensor = torch.as_tensor(self._native.step(columns, self._cache, 1))
+        return logits
 
 
 def drafting(source: Transformer | None, model: Transformer) -> Drafting:
@@ -163,7 +166,7 @@ def normalised(p: torch.Tensor) -> torch.Tensor:
 
 
 def follow(
-    logits: torch.Tensor,
+    logits: Array,
     sampling: Sampling,
     proposed: Sequence[int],
     q: Sequence[torch.Tensor] | None,
@@ -176,12 +179,15 @@ def follow(
     p - q. One that was the only choice (q is None) is compared with the token that is drawn anyway, which keeps it with
     probability p. us[i](use) gives a row's random numbers. The function waits for a GPU once or twice.
     """
-    if sampling.temperature == 0:
-        sampled: list[int] = likeliest(logits).tolist()
+    if q is None and isinstance(logits, np.ndarray):
+        sampled = choose(logits, sampling, [u(0) for u in us])
+    elif sampling.temperature == 0:
+        sampled = likeliest(logits).tolist()
     elif q is None:
         sampled = pick(distribution(logits, sampling), [u(0) for u in us]).tolist()
     else:
-        p, given = normalised(distribution(logits, sampling)), torch.stack(list(q))
+        given = torch.stack(list(q))
+        p = normalised(distribution(torch.as_tensor(logits, device=given.device), sampling))
         at = integers(proposed, p.device)[:, None]
         likely, guessed = torch.stack([p[: len(q)].gather(1, at), given.gather(1, at)])[:, :, 0].tolist()
         accepted = 0

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpuless.base import files
 from gpuless.base.files import shown
@@ -82,7 +81,7 @@ def convert(source: Path, folder: Path) -> Config:
     except RungError:
         raise
     except KeyError as error:
-        what = f"lacks {shown(error.args[0])}, or has a kind of value that is unknown"
+        what = f"lacks {shown(error.args[0])}"
         raise RungError(f"{source} {what}; fetch it again.") from None
     except Exception as error:  # whatever else a broken file causes
         what = "is cut off, or its fields are not those of a model" + (f" ({str(error)[:80]})" if str(error) else "")
@@ -105,15 +104,14 @@ def convert(source: Path, folder: Path) -> Config:
 
 
 class _Bytes:
-    """A file's first bytes, in the order in which they are read; struct.error or ValueError beyond their end."""
+    """A file's first bytes, in the order in which they are read; ValueError beyond their end."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
         self.reading = ""  # the name of the field
 
     def number(self, form: str) -> Any:
-        (value,) = struct.unpack_from(f"<{form}", self.content, self.at)
-        self.at += struct.calcsize(f"<{form}")
+        (value,) = struct.unpack(f"<{form}", self.raw(struct.calcsize(f"<{form}")))
         return value
 
     def text(self) -> str:
@@ -129,12 +127,17 @@ class _Bytes:
         if kind == STRING:
             return self.text()
         if kind != ARRAY:
-            return self.number(SCALARS[kind])
+            return self.number(self._form(kind))
         of, count = self.number("I"), self.number("Q")
         if of == STRING:
             return [self.text() for _ in range(count)]  # each has eight bytes at least
-        dtype = np.dtype(SCALARS[of]).newbyteorder("<")
+        dtype = np.dtype(self._form(of)).newbyteorder("<")
         return np.frombuffer(self.raw(count * dtype.itemsize), dtype)
+
+    def _form(self, kind: int) -> str:
+        if kind not in SCALARS:
+            raise ValueError(f"the field {shown(self.reading)} has the unknown kind {kind}")
+        return SCALARS[kind]
 
 
 Tensors = dict[str, tuple[tuple[int, ...], int, int]]  # shape, format and place
@@ -151,6 +154,7 @@ def _header(source: Path) -> tuple[dict[str, Any], Tensors]:
     for _ in range(pairs):
         content.reading = name = content.text()
         fields[name] = content.value(content.number("I"))
+    content.reading = ""
     for _ in range(count):
         name, rank = content.text(), content.number("I")
         shape = tuple(content.number("Q") for _ in range(rank))[::-1]  # the last dimension is named first
@@ -197,7 +201,7 @@ def _config(source: Path, fields: Mapping[str, Any], tensors: Tensors) -> tuple[
     config = parse_config(found, str(source))
     assert config.rope is not None
     plain, scaled = (rope.angles(config.HS, 2)[1] for rope in (Rope(config.rope.base), config.rope))
-    if not torch.allclose(plain / factors.double(), scaled, rtol=1e-4):
+    if not np.allclose(plain / factors.double().numpy(), scaled, rtol=1e-4):
         raise RungError(f"{source} scales rotary positions by factors that are not Llama 3's; rung has no others.")
     return config, found
 

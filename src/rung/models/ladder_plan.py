@@ -147,7 +147,8 @@ class LadderPlan(LadderCalls, Plan):
             o: tuple(find(o, rung) for rung in given) for o, given in rungs.items() if not isinstance(given, str)
         }
         self.device = torch.device("cuda" if device == "cuda" else "cpu")
-        self.compute = self.cache_dtype = self._real.torch
+        self.compute = self._real.torch
+        self.cache_dtype = str(self.compute).removeprefix("torch.")
         self.window, self.global_tokens = window, global_tokens
         self.torch = TorchPlan(self.device, self.compute, self.compute, window, global_tokens)
         self._notes: dict[str, None] = {}

@@ -16,15 +16,15 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn, TypedDict, Unpack, overload
 
-import torch
-
 from gpuless.base.processors import processors
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.activations import capture
 from rung.models.backends import backend_of
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Piece, Request, Transcript
 from rung.models.batching.worker_pool import Setup, WorkerPool
+from rung.models.cpu.plan import NativeRater
 from rung.models.drafts import NGRAM, drafting
 from rung.models.family import read_config, requested, shortened
 from rung.models.folders import find
@@ -33,7 +33,7 @@ from rung.models.options import Completion, Options, Prompt
 from rung.models.plans import make_plan
 from rung.models.sampling import Sampling
 from rung.models.score import Score, Text, scores, spans
-from rung.models.tensors import plain_torch
+from rung.models.tensors import floats, plain_torch
 from rung.models.tokenizer import Tokenizer, read_tokenizer
 from rung.models.transformer import PlanScorer, Transformer
 from rung.models.weights import weights_of
@@ -55,6 +55,7 @@ class Keywords(TypedDict, total=False):
     num_samples: int
     stop: str | Sequence[str]
     stop_tokens: int | Sequence[int] | None  # None: the end of text as the model's config names it
+    ignore_eos: bool  # and then no token ends a text
     slide: bool
     echo: bool
     logprobs: bool
@@ -271,11 +272,25 @@ class Model:
             raise RungError(f"pooling is {pooling!r}; it must be 'mean' or 'last'.")
         if not isinstance(texts, str) and not len(texts := list(texts)):
             raise RungError("embed takes a text, or a list of at least one.")
-        vectors = []
-        for text in [texts] if isinstance(texts, str) else texts:
-            states = self.hidden_states(text, [layer])[0][0].float()  # (T, C)
-            vectors.append(states.mean(0) if pooling == "mean" else states[-1])
+        given = [texts] if isinstance(texts, str) else texts
+        if pooling == "mean" and layer in (-1, self.config.layers):
+            vectors = [floats(mean) for mean in self.means(given) if mean is not None]
+        else:
+            states = (self.hidden_states(text, [layer])[0][0].float() for text in given)  # (T, C)
+            vectors = [one.mean(0) if pooling == "mean" else one[-1] for one in states]
         return vectors[0] if isinstance(texts, str) else torch.stack(vectors)
+
+    def means(self, texts: Sequence[str | Sequence[int]]) -> Iterator[list[float] | None]:
+        """The mean of each text's last hidden states, as soon as it is known, and None while a long one is read."""
+        given, context = [self._text(text).ids for text in texts], self.config.context
+        for ids in given:
+            if not 1 <= len(ids) <= context:
+                raise RungError(f"embeddings are of texts of 1 to {context:,} tokens; got {len(ids):,}.")
+        if isinstance(self.rater, NativeRater):
+            yield from (None if mean is None else mean.tolist() for mean in self.rater.means(given))
+        else:
+            for ids in given:
+                yield self.hidden_states(ids, [-1])[0][0].float().mean(0).tolist()
 
     def _tokens(self, ids: Any, who: str) -> torch.Tensor:
         """Tokens (T) or (B, T), checked."""
@@ -340,8 +355,7 @@ class Model:
 
     def run(self, prompts: Sequence[str | Sequence[int]], **options: Unpack[Keywords]) -> Run:
         """A run over prompts that has not begun; iterate over it. Prompts are texts or token lists."""
-        if isinstance(prompts, torch.Tensor):
-            prompts = prompts.tolist()
+        prompts = _plain(prompts)
         if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
             raise RungError("prompts are a list, of texts or of lists of tokens.")
         given: dict[str, Any] = dict(options)
@@ -350,8 +364,9 @@ class Model:
                 raise RungError("max_tokens and max_new_tokens mean the same; give one of them.")
             given["max_new_tokens"] = given.pop("max_tokens")
         stop, stop_tokens = given.get("stop", ()), given.get("stop_tokens")
+        ignoring = given.pop("ignore_eos", False)
         if stop_tokens is None:
-            stop_tokens = self.config.eos
+            stop_tokens = () if ignoring else self.config.eos
         given["stop"] = _list("stop", (stop,) if isinstance(stop, str) else stop)
         given["stop_tokens"] = _list("stop_tokens", (stop_tokens,) if isinstance(stop_tokens, int) else stop_tokens)
         if isinstance(given.get("schema"), Mapping):
@@ -380,9 +395,8 @@ class Model:
                 f"a prompt is a text or a list of tokens, not {prompt!r}; "
                 "generate takes one text, or a list of prompts: [[1, 2, 3]] is one prompt of three tokens."
             )
-        if isinstance(prompt, torch.Tensor):
-            prompt = prompt.tolist()
-        numbers = list(prompt) if isinstance(prompt, Iterable) else [prompt]
+        given = _plain(prompt)
+        numbers = list(given) if isinstance(given, Iterable) else [given]
         kinds = set(map(type, numbers))  # not number by number: scores of short texts would wait for it
         if not all(issubclass(kind, Integral) and not issubclass(kind, bool) for kind in kinds):
             raise RungError(f"a prompt of tokens holds whole numbers; got {str(numbers)[:60]}.")
@@ -397,6 +411,11 @@ class Model:
             if any(isinstance(p, str) for p in prompts):
                 raise
             return None
+
+
+def _plain(tokens: Any) -> Any:
+    """Lists of what torch or numpy holds."""
+    return tokens.tolist() if hasattr(tokens, "tolist") else tokens
 
 
 def _list(name: str, values: Any) -> tuple[Any, ...]:

@@ -10,11 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from gpuless.base.expressions import Number, evaluate, names_in
 from rung.dtypes import DTYPES
 from rung.errors import RungError
+from rung.lazy import torch
 
 if TYPE_CHECKING:
     from rung.operation import Role

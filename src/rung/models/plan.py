@@ -8,14 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
+from rung.lazy import F, torch
 from rung.models.cache import Cache
 from rung.models.family import Attention, Config
 from rung.models.score import Rater
@@ -27,20 +23,11 @@ ALIASES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 DEVICES = ("auto", "cpu", "cuda", "emulator")
 
 
-class Stepper(Protocol):
-    """More tokens for each sequence in one call, in place of the operations one by one."""
-
-    def takes(self, tokens: Sequence[Sequence[int]]) -> bool: ...
-
-    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        """Logits (rows, V). Writes the cache, but leaves advancing it to the caller."""
-
-
 @dataclass(frozen=True)
 class Service:
     """A plan's abilities besides its operations, once weights are loaded."""
 
-    stepper: Stepper | None = None
+    native: Any = None  # a CPU's compiled code (cpu/engine.py)
     engine: Any = None  # of a GPU (gpu/engine.py): texts are written by slots over it
     rater: Rater | None = None
 
@@ -69,13 +56,17 @@ class Activation:
     normed: str = ""  # after a norm and a product
 
 
-_gelu_tanh = partial(F.gelu, approximate="tanh")
+
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
 # Kernels and compiled code know an activation by its place here: the decode ladder and the CPU have the first ones.
 ACTIVATIONS = {
     "gelu_tanh": Activation(_gelu_tanh, ladder="gelu", fused="matmul_gelu", normed="layernorm_matmul"),
-    "gelu_erf": Activation(F.gelu),
-    "relu": Activation(F.relu, ladder="relu"),
-    "swiglu": Activation(F.silu, True, ladder="swiglu", fused="matmul_swiglu", normed="rmsnorm_matmul"),
+    "gelu_erf": Activation(lambda x: F.gelu(x)),
+    "relu": Activation(lambda x: F.relu(x), ladder="relu"),
+    "swiglu": Activation(lambda x: F.silu(x), True, ladder="swiglu", fused="matmul_swiglu", normed="rmsnorm_matmul"),
     "geglu_tanh": Activation(_gelu_tanh, True),
 }
 
@@ -160,7 +151,7 @@ class Plan(Operations):
     name: str
     on: str  # one of DEVICES
     dtype: str  # one of DTYPES
-    cache_dtype: torch.dtype
+    cache_dtype: str  # of keys and values
     # Whether sequences go through the operations one by one: their results are then bitwise independent of their
     # neighbours, and no work is wasted on padding.
     prompts_alone: bool = False
@@ -250,7 +241,7 @@ class TorchPlan(Plan):
         self.device, self.stored, self.compute = device, stored, compute
         self.window, self.global_tokens = window, global_tokens
         self.on = device.type
-        self.cache_dtype = compute
+        self.cache_dtype = str(compute).removeprefix("torch.")
 
     def matrix(self, weight: torch.Tensor) -> Linear:
         if self.stored == torch.int8:
@@ -391,6 +382,8 @@ def _no_plans_by_shape(device: torch.device) -> AbstractContextManager[None]:
     """On a GPU cuDNN would make a plan for each new length, which is one per token."""
     if device.type != "cuda":
         return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
     made: AbstractContextManager[None] = sdpa_kernel(
         [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import torch
-
 from rung.errors import RungError
+from rung.lazy import driver, torch
 from rung.models.operations import PLANS, WINDOWED, plan_rungs, roles
 from rung.models.plan import ALIASES, DEVICES, DTYPES, Plan
 
@@ -35,7 +34,7 @@ def make_plan(
     if device not in DEVICES:
         raise RungError(f"device {device!r} is not known; use one of {', '.join(DEVICES)}.")
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if driver() and torch.cuda.is_available() else "cpu"
     dtype = str(dtype).removeprefix("torch.")
     dtype = ALIASES.get(dtype, dtype)
     if dtype not in DTYPES:

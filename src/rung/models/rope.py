@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from gpuless.base.files import shown
 from rung.errors import RungError
 from rung.lazy import torch
@@ -26,25 +28,29 @@ class Rope:
     high: float = 4.0
     original: float = 8192.0
 
-    def angles(self, HS: int, context: int) -> torch.Tensor:
+    def angles(self, HS: int, context: int) -> np.ndarray:
         """The angle of each position and pair of channels (context, HS / 2), in float64."""
-        pairs = torch.arange(0, HS, 2, dtype=torch.float64, device="cpu")
-        frequencies = self.base ** -(pairs / HS)
+        frequencies = self.base ** -(np.arange(0, HS, 2) / HS)
         if self.kind == "linear":
             frequencies = frequencies / self.factor
         elif self.kind == "llama3":
             turns = self.original * frequencies / (2 * math.pi)  # in the original context
-            fast = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+            fast = ((turns - self.low) / (self.high - self.low)).clip(0, 1)
             frequencies = frequencies * (fast + (1 - fast) / self.factor)
-        return torch.outer(torch.arange(context, dtype=torch.float64, device="cpu"), frequencies)
+        return np.outer(np.arange(context), frequencies)
+
+    def turns(self, HS: int, context: int) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines of the angles, in float32."""
+        angles = self.angles(HS, context)
+        return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
 @lru_cache(8)
 def tables(rope: Rope, HS: int, context: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of the angles, in float32."""
+    """The same as tensors."""
     with torch.inference_mode(False):
-        angles = rope.angles(HS, context)
-        return angles.cos().to(device, torch.float32), angles.sin().to(device, torch.float32)
+        cosines, sines = (torch.from_numpy(table).to(device) for table in rope.turns(HS, context))
+        return cosines, sines
 
 
 def read_rope(fields: Mapping[str, Any], origin: str) -> Rope:

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 
-import torch
+import numpy as np
 
 from rung.errors import RungError
+from rung.lazy import torch
 
 WORD = 0xFFFFFFFF
 MOST_PENALTY = 1e6  # logits stay finite
 COLDEST = 1e-5  # a lower temperature is greedy: its inverse would leave float32's range
+SHARES = (0.1, 0.01, 1e-3, 1e-4, 0.0)  # of the largest probability: a nucleus is looked for among those above
 NOT_FINITE = "the model's logits are no finite numbers; its weights are broken, or too large for its dtype."
 
 
@@ -94,29 +96,28 @@ def _flag(name: str) -> str:
 
 
 class Penalties:
-    """The tokens of each sequence in a batch, and their penalties."""
+    """A text's tokens, and their penalties."""
 
-    def __init__(self, sampling: Sampling, prompts: Sequence[Sequence[int]], vocabulary: int) -> None:
+    def __init__(self, sampling: Sampling, prompt: Sequence[int], vocabulary: int) -> None:
         self.sampling = sampling
-        self.seen = torch.zeros(len(prompts), vocabulary, dtype=torch.bool, device="cpu")
-        self.counts = torch.zeros(len(prompts), vocabulary, dtype=torch.float32, device="cpu")
-        for row, prompt in enumerate(prompts):
-            self.seen[row, list(prompt)] = True
+        self.seen = np.zeros(vocabulary, bool)
+        self.counts = np.zeros(vocabulary, np.float32)
+        self.seen[list(prompt)] = True
 
-    def add(self, tokens: torch.Tensor) -> None:
-        """One more token for each sequence."""
-        rows = torch.arange(len(tokens), dtype=torch.int64, device="cpu")
-        self.seen[rows, tokens] = True
-        self.counts[rows, tokens] += 1
+    def add(self, token: int) -> None:
+        """One more token of the text."""
+        self.seen[token] = True
+        self.counts[token] += 1
 
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """(B, V) -> (B, V)"""
+    def apply(self, logits: np.ndarray) -> np.ndarray:
+        """(..., V) -> (..., V)"""
         s = self.sampling
         if s.repetition_penalty != 1:
-            harder = torch.where(logits > 0, logits / s.repetition_penalty, logits * s.repetition_penalty)
-            logits = torch.where(self.seen, harder, logits)
+            harder = np.where(logits > 0, logits / s.repetition_penalty, logits * s.repetition_penalty)
+            logits = np.where(self.seen, harder, logits)
         if s.presence_penalty or s.frequency_penalty:
-            logits = logits - s.presence_penalty * (self.counts > 0) - s.frequency_penalty * self.counts
+            used = (self.counts > 0).astype(np.float32)
+            logits = logits - s.presence_penalty * used - s.frequency_penalty * self.counts
         return logits
 
 
@@ -145,9 +146,39 @@ def _nucleus(p: torch.Tensor, top_p: float) -> torch.Tensor:
     return torch.zeros_like(p).scatter_(-1, order, largest.masked_fill(before >= top_p, 0))
 
 
-def choose(logits: torch.Tensor, sampling: Sampling, uniforms: Sequence[float]) -> torch.Tensor:
-    """(B, V) logits, one random number per row -> (B) tokens."""
-    return likeliest(logits) if sampling.temperature == 0 else pick(distribution(logits, sampling), uniforms)
+def choose(logits: np.ndarray, sampling: Sampling, uniforms: Sequence[float]) -> list[int]:
+    """(B, V) logits on the host, one random number per row -> B tokens, without torch."""
+    best = logits.argmax(-1)
+    largest = np.take_along_axis(logits, best[:, None], -1)
+    if not np.isfinite(largest).all():
+        raise RungError(NOT_FINITE)
+    if sampling.temperature == 0:
+        return list(map(int, best))
+    return [_pick(row, sampling, u) for row, u in zip(logits - largest, uniforms, strict=True)]
+
+
+def _pick(logits: np.ndarray, sampling: Sampling, u: float) -> int:
+    """The token of a row (V) whose largest logit is 0."""
+    kept = np.arange(len(logits))
+    if sampling.top_k is not None and sampling.top_k < len(logits):
+        kept = np.flatnonzero(logits >= np.partition(logits, -sampling.top_k)[-sampling.top_k])
+    p = np.exp(logits[kept] / max(sampling.temperature, COLDEST))
+    p /= p.sum()
+    if sampling.top_p < 1:
+        for share in SHARES:
+            some = np.flatnonzero(p >= share * p.max())
+            if p[some].sum(dtype=np.float64) >= sampling.top_p:
+                break
+        some = some[np.argsort(-p[some], kind="stable")]
+        before = np.cumsum(p[some], dtype=np.float64) - p[some]
+        some = np.sort(some[before < sampling.top_p])
+        kept, p = kept[some], p[some]
+    if sampling.min_p > 0:
+        some = np.flatnonzero(p >= sampling.min_p * p.max())
+        kept, p = kept[some], p[some]
+    cumulative = np.cumsum(p, dtype=np.float64)
+    last = np.searchsorted(cumulative, cumulative[-1])  # as in `pick`
+    return int(kept[min(np.searchsorted(cumulative, u * cumulative[-1], side="right"), last)])
 
 
 def likeliest(logits: torch.Tensor) -> torch.Tensor:

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
+from rung.arrays import Array
 from rung.errors import RungError
 
 
@@ -21,9 +20,9 @@ from rung.errors import RungError
 class Rated:
     """Figures of a window's tokens from the second on, each given those before it: three rows of T - 1."""
 
-    logprobs: torch.Tensor  # nats
-    ranks: torch.Tensor  # how many tokens were more likely
-    entropies: torch.Tensor  # nats
+    logprobs: Array  # nats
+    ranks: Array  # how many tokens were more likely
+    entropies: Array  # nats
 
     def last(self, count: int) -> Rated:
         if count == len(self.logprobs):

@@ -10,6 +10,7 @@ finds each call of torch in this package that leaves its dtype or its device to 
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import mmap
@@ -26,11 +27,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from gpuless.base import files
 from gpuless.base.files import shown
 from rung.errors import RungError, first_line
+from rung.lazy import torch
 
 SAFETENSORS, BIN, GGUF = "model.safetensors", "pytorch_model.bin", "model.gguf.json"
 ADAPTER = "adapter_config.json"  # peft's, beside adapter_model.safetensors or .bin
@@ -210,7 +211,9 @@ class Gguf:
         shape, format, at, turned, heads, less = self._places[name]
         try:
             tensor = read_blocks(self.path, tuple(shape), format, at)
-        except Exception:  # a format that is unknown, or a file that is cut off
+        except Exception as error:  # a format that is unknown, or a file that is cut off
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+                raise MemoryError from None
             raise RungError(f"{self.path}: tensor {shown(name)} cannot be read; fetch it again.") from None
         if heads:  # llama.cpp turns neighbouring channels, Hugging Face's files the halves of a head
             tensor = tensor.view(heads, -1, 2, *shape[1:]).transpose(1, 2).reshape(shape)

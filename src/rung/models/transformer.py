@@ -6,8 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-
+from rung.lazy import torch
 from rung.models.cache import Cache
 from rung.models.family import Config
 from rung.models.plan import Plan
@@ -31,30 +30,29 @@ class Transformer:
         x: torch.Tensor = self.config.family.forward(self.plan, self.config, self.weights, tokens, cache)
         return x
 
-    @torch.no_grad()  # not inference mode: a caller may go on with the tensor
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         """(B, T) -> (B, T, V) in float32, without a cache."""
-        tokens = tokens.to(self.plan.device)
-        return self._head(self.hidden(tokens))
+        with torch.no_grad():  # not inference mode: a caller may go on with the tensor
+            return self._head(self.hidden(tokens.to(self.plan.device)))
 
-    @torch.inference_mode()
     def advance(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
         """Append these tokens to the cache's sequences; logits (rows, V) in float32 for what follows each."""
-        logits = self._next(tokens, cache)
+        with torch.inference_mode():
+            logits = self._next(tokens, cache)
         cache.advance([len(ids) for ids in tokens])
         return logits
 
-    @torch.inference_mode()
     def advance_all(self, ids: Sequence[int], cache: Cache) -> torch.Tensor:
         """Append tokens to the cache's one sequence; logits (T, V) in float32 for what follows each of them."""
-        logits = self._head(self.hidden(integers([list(ids)], self.plan.device), cache))[0]
+        with torch.inference_mode():
+            logits = self._head(self.hidden(integers([list(ids)], self.plan.device), cache))[0]
         cache.advance([len(ids)])
         return logits
 
     def _next(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        stepper, longest = self.service.stepper, max(map(len, tokens))
-        if stepper is not None and stepper.takes(tokens):
-            return stepper.step(tokens, cache)
+        if self.service.native is not None:
+            return torch.from_numpy(self.service.native.follow(tokens, cache))
+        longest = max(map(len, tokens))
         alone = self.plan.prompts_alone if longest > 1 else self.plan.tokens_alone
         if alone and len(tokens) > 1:
             return torch.cat([self._next([ids], cache.row(row)) for row, ids in enumerate(tokens)])
@@ -76,7 +74,7 @@ class Transformer:
     def new_cache(self, rows: int, capacity: int) -> Cache:
         """An empty cache for this many sequences of up to this many tokens."""
         c = self.config
-        return Cache(c.layers, rows, c.NKV, capacity, c.HS, self.plan.cache_dtype, self.plan.device)
+        return Cache(c.layers, rows, c.NKV, capacity, c.HS, getattr(torch, self.plan.cache_dtype), self.plan.device)
 
 
 @dataclass(frozen=True)
@@ -96,11 +94,10 @@ class PlanScorer:
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
         for ids in windows:
-            with self._lock, plain_torch(self.transformer.plan.device):
+            with self._lock, plain_torch(self.transformer.plan.device), torch.inference_mode():
                 rated = self._rate(integers([list(ids)]), whole)
             yield rated
 
-    @torch.inference_mode()
     def _rate(self, tokens: torch.Tensor, whole: bool) -> Rated:
         model = self.transformer
         # A copy, since the plan may reuse its buffers.

@@ -11,10 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import torch
-
 from gpuless.base.files import shown
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.family import Config, TensorSpec
 from rung.models.tensors import TensorFile, open_tensors
 
@@ -166,8 +165,8 @@ def assembled(config: Config, made: Callable[[Item], Linear | torch.Tensor | Non
     return weights
 
 
-Matrix = Callable[[torch.Tensor], Linear]  # an (OC, C) matrix in a plan's format
-Vector = Callable[[torch.Tensor], torch.Tensor]  # everything else
+Matrix = Callable[["torch.Tensor"], Linear]  # an (OC, C) matrix in a plan's format
+Vector = Callable[["torch.Tensor"], "torch.Tensor"]  # everything else
 
 
 def read_weights(folder: Path, config: Config, matrix: Matrix, vector: Vector, most: float = math.inf) -> Weights:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import figures, summed
-from rung.profile.counters import SINGLE
 
 
 class Tensor(NamedTuple):
@@ -33,6 +32,8 @@ class Counted:
     memory: list[Tensor] = field(default_factory=list)  # with a trace: what lay where
 
     def as_json(self) -> dict[str, Any]:
+        from rung.profile.counters import SINGLE  # which imports all that reads Nsight's reports
+
         return {
             "rung": self.rung, "dtype": self.dtype, "shape": self.shape, "tuning": self.tuning,
             "source": "counted on the emulator", "sizes": list(self.sizes),

@@ -11,8 +11,9 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from rung.errors import RungError
@@ -36,7 +37,7 @@ MOST_INPUTS = 256  # of one request for embeddings
 MOST_INPUT_TOKENS = 1 << 17  # of all of them
 MOST_BIASES = 300
 # Fields without effect, and OpenAI fields that are accepted only with a value without effect.
-IGNORED = {"user", "metadata", "store", "service_tier"}
+IGNORED = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": (None, ""), "tools": (None, []), "tool_choice": (None, "none", "auto"),
     "parallel_tool_calls": (None, True, False),
@@ -447,14 +448,8 @@ class EmbeddingCall:
     base64: bool
 
     @property
-    def work(self) -> Callable[[Model], Iterator[list[float]]]:
-        return partial(_vectors, [prompt.ids for prompt in self.prompts])
-
-
-def _vectors(texts: Sequence[Sequence[int]], model: Model) -> Iterator[list[float]]:
-    """The mean of each text's last hidden states, one text after the other."""
-    for ids in texts:
-        yield model.hidden_states(list(ids), [-1])[0][0].float().mean(0).tolist()
+    def work(self) -> Callable[[Model], Iterator[list[float] | None]]:
+        return methodcaller("means", [prompt.ids for prompt in self.prompts])
 
 
 def parse_embeddings(body: Any, served: Served) -> EmbeddingCall:

@@ -14,11 +14,11 @@ from rung.serve.http import Refusal
 # A chat's name of each field that only changes its name, and fields that are accepted with values without effect.
 RENAMED = {"max_output_tokens": "max_completion_tokens", "parallel_tool_calls": "parallel_tool_calls"}
 SAME = ("model", "temperature", "top_p", "stream", "seed", "user", "metadata", "store", "service_tier", "top_k",
-        "chat_template_kwargs")  # fmt: skip
+        "chat_template_kwargs", "prompt_cache_key", "safety_identifier")  # fmt: skip
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "previous_response_id": (None,), "conversation": (None,), "background": (None, False), "include": (None, []),
     "truncation": (None, "disabled"), "prompt": (None,), "top_logprobs": (None, 0), "max_tool_calls": (None,),
-    "prompt_cache_key": (None,), "safety_identifier": (None,), "stream_options": (None, {}),
+    "stream_options": (None, {}),
 }  # fmt: skip
 TEXTS = ("input_text", "output_text", "text")
 ITEM = "input must be a text, or a list of messages, calls and their outputs."

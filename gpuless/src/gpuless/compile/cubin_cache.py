@@ -1,7 +1,6 @@
 """Compiled code on disk, under a key that covers everything that determines it.
 
 The key holds the source, rung's own files that it includes, macros, options, architecture, compiler and headers.
-cuda.core's own cache refuses template instances and include folders, hence this one.
 """
 
 from __future__ import annotations
@@ -41,6 +40,11 @@ class Cubin:
         """Threads per block that the kernel's __launch_bounds__ allows."""
         stated = elf.most_threads(self.path.read_bytes(), self.lowered[kernel])
         return THREADS_BLOCK if stated is None else stated
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it has variables that its kernels may write to, which later launches find."""
+        return any(part.name.startswith(".nv.global") and part.size for part in elf.sections(self.path.read_bytes()))
 
     @property
     def spilling(self) -> tuple[str, ...]:

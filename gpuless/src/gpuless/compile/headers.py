@@ -52,7 +52,7 @@ class Headers:
 
 def find(nvrtc: tuple[int, int]) -> Headers:
     """The best headers for this NVRTC: complete ones first, and of its own major version."""
-    variables = ("CUDA_HOME", "CUDA_PATH", "XDG_CACHE_HOME", "HOME", "PATH")
+    variables = ("CUDA_HOME", "CUDA_PATH", "HOME", "PATH")
     return _find(nvrtc, os.environ.get(OVERRIDE, ""), tuple(os.environ.get(v, "") for v in variables))
 
 
@@ -61,7 +61,7 @@ def _find(nvrtc: tuple[int, int], override: str, environment: tuple[str, ...]) -
     if override:
         given = [Path(p).expanduser() for p in override.split(os.pathsep) if p]
         return _described(f"{OVERRIDE}={override}", tuple(f for p in given for f in _with_cccl(p)))
-    if nvrtc >= (13, 3) and _bundle_can_unpack():
+    if nvrtc >= (13, 3):
         return Headers("bundled with NVRTC", bundled=True, version=f"{nvrtc[0]}.{nvrtc[1]}")
     found = [_described(source, folders) for source, folders in (*_toolkits(), *_wheels())]
     usable = [h for h in found if h.folders and _major(h.version) in (None, nvrtc[0])]
@@ -74,13 +74,6 @@ def types(nvrtc: tuple[int, int]) -> Path | None:
     every = [find(nvrtc), *(_described(source, folders) for source, folders in (*_toolkits(), *_wheels()))]
     usable = (Path(folder) for one in every if _major(one.version) == nvrtc[0] for folder in one.folders)
     return next((folder for folder in usable if (folder / "driver_types.h").is_file()), None)
-
-
-def _bundle_can_unpack() -> bool:
-    """NVRTC unpacks its bundle into the user's cache folder, and fails if it cannot be written."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or "~").expanduser() / ".cache")
-    existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-    return existing.is_dir() and os.access(existing, os.W_OK)
 
 
 def _toolkits() -> list[tuple[str, tuple[str, ...]]]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-import io
 import pickle
 import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from gpuless.base import disk_cache
 from gpuless.base.errors import CompileError, UserError, first_line
 from gpuless.base.files import whole
 from gpuless.base.processors import processors
@@ -35,7 +36,6 @@ _LIMITS = "".join(  # of g++, which nvcc compiles with
 )  # fmt: skip
 _CONSTANT = re.compile(r"^((?:static\s+)?)const(?=\s+\w+\s+\w+\s*=[^;{}()]*;)", re.MULTILINE)
 _LAMBDA = re.compile(r"(\[[^][\n]*\]\s*)(?:__(?:host|device)__\s*)+(?=\()")
-_IMPORTS = threading.Lock()  # cuda.core cannot be imported by two threads at once
 _COMPILING = threading.Lock()
 CORES_FOR_PROCESSES = 4  # with fewer, a process's start costs more than it saves
 
@@ -92,7 +92,7 @@ def version() -> tuple[int, int]:
     except (ImportError, RuntimeError, OSError) as problem:
         raise UserError(
             f"CUDA's compiler NVRTC cannot be used ({first_line(problem)}): "
-            "install cuda-core and nvidia-cuda-nvrtc with pip."
+            "install cuda-bindings and nvidia-cuda-nvrtc with pip."
         ) from problem
     if int(error):
         raise UserError(f"CUDA's compiler NVRTC has no version ({error.name}): reinstall nvidia-cuda-nvrtc.")
@@ -132,110 +132,103 @@ def _require_kernels(build: Build, includes: dict[str, str]) -> None:
 
 def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[bytes, dict[str, str], str]:
     """The cubin's bytes, each kernel's symbol and the compiler's log, without the cache."""
-    with _IMPORTS:
-        from cuda.core import Program, ProgramOptions
-
-    fields, source, absent = _option_fields(build), build.source, ""
-    fields["include_path"] = [*build.include, str(headers.STANDARD), *found.folders]
-    fields["pre_include"] = headers.PRELUDE.name
+    options, source, absent = _options(build), build.source, ""
+    options += [f"--include-path={folder}" for folder in (*build.include, headers.STANDARD, *found.folders)]
+    options += [f"-arch={arch}", f"--pre-include={headers.PRELUDE.name}"]
+    options += [f"--define-macro={name}={value}" for name, value in build.defines]
     if found.bundled:
-        fields["use_bundled_headers"] = True
-    logs = io.StringIO()
-
-    def compiled() -> tuple[bytes, dict[str, str]]:
-        options = ProgramOptions(name=build.origin, arch=arch, define_macro=list(build.defines) or None, **fields)
-        program = Program(source, "c++", options)
-        target = "ltoir" if fields.get("link_time_optimization") else "cubin"
-        made = program.compile(target, name_expressions=build.kernels, logs=logs)
-        lowered = {k: _text(v) for k, v in made.symbol_mapping.items()}
-        code = bytes(made.code)
-        program.close()
-        return code, lowered
-
+        options.append(f"--use-bundled-headers={disk_cache.folder('headers') / found.version}")
     while True:
-        try:
-            with ThreadPoolExecutor(1) as beside:  # while NVRTC is at work this thread answers signals
-                code, lowered = beside.submit(compiled).result()
-            break
-        except Exception as problem:  # cuda.core has no public class for a failed compilation
-            missing = re.search(r'cannot open source file "([^"]+)"', str(problem))
-            brackets = '[<"]' if missing and _on_this_machine(missing[1]) else '"'
-            included = rf"^[ \t]*#[ \t]*include[ \t]*{brackets}{re.escape(missing[1])}[>\"]" if missing else r"(?!)"
-            left = re.sub(included, "", source, flags=re.MULTILINE)
-            # nvcc's --expt-relaxed-constexpr, and members that the device does not call
-            relaxed = "considered a host function" in str(problem) and not host_code.lacks_device(build.source)
-            lacks = 'namespace "std" has no member' in str(problem) and _INCLUDED not in source
-            limits = _LIMIT.search(str(problem)) and _LIMITS not in source
-            fixed = _CONSTANT.sub(r"\1constexpr", source) if "dynamic initialization" in str(problem) else source
-            plain = _LAMBDA.sub(r"\1", source) if "--extended-lambda" in str(problem) else source
-            if lacks:  # the host's headers bring these along
-                source = f'{_INCLUDED}#line 1 "{build.origin}"\n{source}'
-            elif missing and left != source and not _of_cuda(missing[1]):  # the host's code may be all that needs it
-                source, absent = left, missing[1]
-            elif limits:
-                source = f'{_LIMITS}#line 1 "{build.origin}"\n{source}'
-            elif fixed != source:  # a float that nvcc calculates
-                source = fixed
-            elif plain != source:  # inside of a kernel they are the device's anyway
-                source = plain
-            elif relaxed and "device_as_default_execution_space" not in fields:
-                fields["device_as_default_execution_space"] = True
-            else:
-                missed = absent or (missing[1] if missing else "")
-                raise compile_error(build, arch, found, str(problem), absent, missed) from problem
-    return code, {k: lowered.get(k, k) for k in build.kernels}, logs.getvalue().replace("\0", "").strip()
+        with ThreadPoolExecutor(1) as beside:  # while NVRTC is at work this thread answers signals
+            code, lowered, log = beside.submit(_compile, build, source, options).result()
+        if code:
+            return code, lowered, log
+        missing = re.search(r'cannot open source file "([^"]+)"', log)
+        brackets = '[<"]' if missing and _on_this_machine(missing[1]) else '"'
+        included = rf"^[ \t]*#[ \t]*include[ \t]*{brackets}{re.escape(missing[1])}[>\"]" if missing else r"(?!)"
+        left = re.sub(included, "", source, flags=re.MULTILINE)
+        # nvcc's --expt-relaxed-constexpr, and members that the device does not call
+        relaxed = "considered a host function" in log and not host_code.lacks_device(build.source)
+        lacks = 'namespace "std" has no member' in log and _INCLUDED not in source
+        limits = _LIMIT.search(log) and _LIMITS not in source
+        fixed = _CONSTANT.sub(r"\1constexpr", source) if "dynamic initialization" in log else source
+        plain = _LAMBDA.sub(r"\1", source) if "--extended-lambda" in log else source
+        if lacks:  # the host's headers bring these along
+            source = f'{_INCLUDED}#line 1 "{build.origin}"\n{source}'
+        elif missing and left != source and not _of_cuda(missing[1]):  # the host's code may be all that needs it
+            source, absent = left, missing[1]
+        elif limits:
+            source = f'{_LIMITS}#line 1 "{build.origin}"\n{source}'
+        elif fixed != source:  # a float that nvcc calculates
+            source = fixed
+        elif plain != source:  # inside of a kernel they are the device's anyway
+            source = plain
+        elif relaxed and _ON_DEVICE not in options:
+            options.append(_ON_DEVICE)
+        else:
+            raise compile_error(build, arch, found, log, absent, absent or (missing[1] if missing else ""))
 
 
-def _text(name: bytes | str) -> str:
-    return name.decode() if isinstance(name, bytes) else name
+def _compile(build: Build, source: str, options: Sequence[str]) -> tuple[bytes, dict[str, str], str]:
+    """The cubin, empty if there are errors, with each kernel's symbol and the log. By NVRTC's own functions: to import
+    cuda.core takes longer than to compile a kernel."""
+    from cuda.bindings import nvrtc
+
+    def done(result: tuple[Any, ...]) -> Any:
+        if int(result[0]):
+            raise UserError(f"{build.origin} was not compiled: NVRTC answers {result[0].name}.")
+        return result[1] if len(result) > 1 else None
+
+    program = done(nvrtc.nvrtcCreateProgram(source.encode(), build.origin.encode(), 0, None, None))
+    try:
+        for kernel in build.kernels:
+            done(nvrtc.nvrtcAddNameExpression(program, kernel.encode()))
+        failed = int(nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0])
+        log = bytearray(done(nvrtc.nvrtcGetProgramLogSize(program)))
+        done(nvrtc.nvrtcGetProgramLog(program, log))
+        said = log.decode(errors="replace").replace("\0", "").strip()
+        if failed:
+            return b"", {}, said or nvrtc.nvrtcResult(failed).name
+        code = bytearray(done(nvrtc.nvrtcGetCUBINSize(program)))
+        done(nvrtc.nvrtcGetCUBIN(program, code))
+        lowered = {k: done(nvrtc.nvrtcGetLoweredName(program, k.encode())).decode() for k in build.kernels}
+        return bytes(code), lowered, said
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
 
 
+_ON_DEVICE = "--device-as-default-execution-space"
 _FLAGS = {
-    "use_fast_math": "use_fast_math",
-    "lineinfo": "lineinfo",
-    "generate-line-info": "lineinfo",
-    "device-debug": "debug",
-    "restrict": "restrict",
-    "extra-device-vectorization": "extra_device_vectorization",
-    "device-int128": "device_int128",
-    "device-as-default-execution-space": "device_as_default_execution_space",
-    "default-device": "device_as_default_execution_space",
-    "disable-warnings": "disable_warnings",
+    "use_fast_math", "generate-line-info", "device-debug", "restrict", "extra-device-vectorization", "device-int128",
+    _ON_DEVICE.lstrip("-"), "disable-warnings",
+}  # fmt: skip
+_SHORT = {"lineinfo": "generate-line-info", "default-device": _ON_DEVICE.lstrip("-")}
+_SWITCHES = ("fmad", "ftz", "prec-div", "prec-sqrt", "relocatable-device-code")
+_VALUES: dict[str, Callable[[str], bool]] = {
+    **dict.fromkeys(_SWITCHES, lambda value: value in ("true", "false")),
+    **dict.fromkeys(("maxrregcount", "diag-suppress"), lambda value: whole(value) is not None),
 }
-_SWITCHES = {
-    "ftz": "ftz",
-    "prec-div": "prec_div",
-    "prec-sqrt": "prec_sqrt",
-    "fmad": "fma",
-    "relocatable-device-code": "relocatable_device_code",
-}
-_NUMBERS = {"maxrregcount": "max_register_count"}
-_LISTS = {"diag-suppress": "diag_suppress"}
 
 
-def _option_fields(build: Build) -> dict[str, Any]:
-    """NVRTC's option strings as the fields of cuda.core's ProgramOptions."""
-    fields: dict[str, Any] = {"std": "c++17", "ptxas_options": ["-v"]}
+def _options(build: Build) -> list[str]:
+    """NVRTC's options: those of the build, if they are known."""
+    standard, found = "c++17", ["--ptxas-options=-v"]
     for option in build.options:
         name, equals, value = option.strip().lstrip("-").partition("=")
-        name, value = name.strip(), value.strip()
+        name, value = _SHORT.get(name.strip(), name.strip()), value.strip()
         if name in _FLAGS and not equals:
-            fields[_FLAGS[name]] = True
-        elif name in _SWITCHES and value in ("true", "false"):
-            fields[_SWITCHES[name]] = value == "true"
-        elif name in _NUMBERS and (number := whole(value)) is not None:
-            fields[_NUMBERS[name]] = number
-        elif name in _LISTS and None not in (numbers := [whole(v) for v in value.split(",")]):
-            fields[_LISTS[name]] = numbers
+            found.append(f"--{name}")
+        elif name in _VALUES and all(map(_VALUES[name], value.split(","))):
+            found.append(f"--{name}={value}")
         elif name == "std" and value:
-            fields["std"] = value
+            standard = value
         elif name in ("Xptxas", "ptxas-options") and value:
-            fields["ptxas_options"] += value.split(",")
+            found += [f"--ptxas-options={one}" for one in value.split(",")]
         else:
-            known = [f"--{n}" for n in _FLAGS] + [f"--{n}=true|false" for n in _SWITCHES]
+            known = [f"--{n}" for n in sorted({*_FLAGS, *_SHORT})] + [f"--{n}=true|false" for n in _SWITCHES]
             known += ["--maxrregcount=N", "--diag-suppress=N,N", "--std=c++20", "-Xptxas=OPTION"]
             raise UserError(f"{build.origin}: the compiler option '{option}' is not known; {', '.join(known)} are.")
-    return fields
+    return [*found, f"--std={standard}"]
 
 
 def ptxas_resources(log: str, symbol: str) -> Resources:

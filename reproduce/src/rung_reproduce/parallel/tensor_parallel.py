@@ -63,7 +63,7 @@ class ShardedTransformer(Transformer):
         assert isinstance(self.plan, ShardPlan)
         ours = cuts(c.NH, self.plan.size)
         heads = ours[self.plan.rank + 1] - ours[self.plan.rank]
-        return Cache(c.layers, rows, heads, capacity, c.HS, self.plan.cache_dtype, self.plan.device)
+        return Cache(c.layers, rows, heads, capacity, c.HS, getattr(torch, self.plan.cache_dtype), self.plan.device)
 
 
 def shard(weights: Weights, config: Config, plan: ShardPlan) -> Weights:

@@ -8,13 +8,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 
+from rung.arrays import Array
 from rung.errors import RungError, with_extra
+from rung.lazy import torch
 from rung.models.tokenizer import Tokenizer
 
 LONGEST = 1 << 16  # characters of a schema
 DEEP = "the schema is nested too deeply; give a flatter one."
+NO_TOKEN = "the schema leaves no token to choose: it refers to itself without end, or is too deep."
 GRAMMAR = "%llguidance {}"  # the first line of a schema that is a grammar in llguidance's form of Lark
 
 
@@ -28,18 +30,20 @@ class Constraint:
         self._matcher = None if trigger else self._schema.deep_copy()
         self.ended = False
 
-    def forbid(self, scores: torch.Tensor) -> torch.Tensor:
+    def forbid(self, scores: Array) -> Array:
         """Logits (1, V) without the tokens that may not come next; an end may where the schema is fulfilled."""
         if self._matcher is None:
             return scores
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        allowed = torch.zeros(scores.shape[-1], dtype=torch.bool, device="cpu")
-        known = torch.from_numpy(np.unpackbits(bits, bitorder="little")[: len(allowed)]).bool()
+        allowed = np.zeros(scores.shape[-1], bool)
+        known = np.unpackbits(bits, bitorder="little")[: len(allowed)]
         allowed[: len(known)] = known
         allowed[self._ends] = self._matcher.is_accepting()
         if not allowed.any():
-            raise RungError("the schema leaves no token to choose: it refers to itself without end, or is too deep.")
-        return scores.masked_fill(~allowed.to(scores.device), -torch.inf)
+            raise RungError(NO_TOKEN)
+        if isinstance(scores, np.ndarray):
+            return np.where(allowed, scores, -np.inf)
+        return scores.masked_fill(torch.from_numpy(~allowed).to(scores.device), -np.inf)
 
     def add(self, token: int) -> None:
         if token in self._ends:
@@ -67,7 +71,10 @@ def compiled(schema: str, tokenizer: Tokenizer) -> Any:
     grammar = LLMatcher.grammar_from_lark(schema) if schema.startswith(GRAMMAR) else _of_schema(schema)
     if problem := LLMatcher.validate_grammar(grammar, _vocabulary(tokenizer)):
         raise RungError(f"the schema is not one that can be followed ({' '.join(problem.split())[:160]}).")
-    return LLMatcher(_vocabulary(tokenizer), grammar, log_level=0)
+    made = LLMatcher(_vocabulary(tokenizer), grammar, log_level=0)
+    if not any(made.deep_copy().compute_bitmask()):
+        raise RungError(NO_TOKEN)
+    return made
 
 
 def _of_schema(schema: str) -> Any:

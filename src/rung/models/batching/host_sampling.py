@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-import torch
+import numpy as np
 
 from gpuless.base.processors import processors
+from rung.arrays import Array, to_host
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.batching.pages import PAGE, PagedCache, pages_of
 from rung.models.batching.text import Backend, NewTokens, Request, Text, failure
 from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
@@ -37,7 +39,7 @@ class _Row:
     window: tuple[int, ...]  # the tokens from its cache's first position on, as they were when it began
     pending: tuple[int, ...]
     penalties: Penalties | None
-    first: torch.Tensor | None = None  # (V), logits after the prompt, while the cache still holds it
+    first: Array = None  # (V), logits after the prompt, while the cache still holds it
     leader: _Row | None = None  # another row that reads the same prompt
     prompt_logprobs: list[Chosen | None] | None = None  # log-probabilities of the prompt so far
     slot: int = 0
@@ -60,7 +62,7 @@ class Passes(Columns, Protocol):
     def prepare(self) -> None:
         """Wait for what the first read needs."""
 
-    def read(self, runs: Sequence[Run], cache: Cache) -> torch.Tensor:
+    def read(self, runs: Sequence[Run], cache: Cache) -> Array:
         """Logits (runs, V) after the last token of each run; keys and values go to the cache."""
 
 
@@ -157,9 +159,9 @@ class HostBackend(Backend):
         options, ids = text.options, text.window(self.context)
         penalties = None
         if options.sampling.penalised:
-            penalties = Penalties(options.sampling, [text.request.ids], self._vocabulary)
+            penalties = Penalties(options.sampling, text.request.ids, self._vocabulary)
             for token in text.tokens:
-                penalties.add(integers([token]))
+                penalties.add(token)
         pace = Pace(self._drafting.cost) if self._drafting else None
         row = _Row(text, ids, ids, penalties, slot=slot, order=self._begun, pace=pace)
         self._begun += 1
@@ -248,7 +250,7 @@ class HostBackend(Backend):
 
     def _turn(self) -> list[NewTokens]:
         began = time.perf_counter()
-        logits: dict[int, torch.Tensor] = {}
+        logits: dict[int, Array] = {}
         failed: list[NewTokens] = []
         self._resume()
         busy = [row for row in self._rows.values() if row.leader is None]
@@ -312,7 +314,7 @@ class HostBackend(Backend):
         # A native column may give logits as well as another; the plan's own step is for single tokens.
         return min(SHORT_PROMPT, self._native.columns_at_once) if self._native is not None else 1
 
-    def _read(self, row: _Row, logits: dict[int, torch.Tensor]) -> None:
+    def _read(self, row: _Row, logits: dict[int, Array]) -> None:
         part, alone = row.pending[: self._next(row)], self._cache.row(row.slot)
         # The same tokens go through the same products, so that no bit changes.
         kept = row.passes and not row.every and (self._native is not None or len(part) == PART)
@@ -333,7 +335,7 @@ class HostBackend(Backend):
         if not row.pending:
             logits[row.slot] = found
 
-    def _columns(self, native: Columns, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
+    def _columns(self, native: Columns, rows: Sequence[_Row], logits: dict[int, Array]) -> None:
         while rows:
             selected: list[_Row] = []
             columns: list[Column] = []
@@ -364,7 +366,7 @@ class HostBackend(Backend):
                 self._consumed(row, read)
             rows = rows[len(selected) :]
 
-    def _batch(self, rows: Sequence[_Row], logits: dict[int, torch.Tensor]) -> None:
+    def _batch(self, rows: Sequence[_Row], logits: dict[int, Array]) -> None:
         # Slots between them take part with a dummy token, after their last one.
         before = list(self._cache.lengths)
         tokens = {row.slot: row.pending[0] for row in rows}
@@ -388,7 +390,7 @@ class HostBackend(Backend):
         elif row.again:
             row.again = max(0, row.again - count)
 
-    def _follow(self, logits: dict[int, torch.Tensor]) -> None:
+    def _follow(self, logits: dict[int, Array]) -> None:
         """Rows with the same prompt as another copy its keys and values."""
         for slot, found in logits.items():
             row = self._rows[slot]
@@ -430,7 +432,7 @@ class HostBackend(Backend):
             )  # fmt: skip
         row.pending = (*row.pending, *row.draft.tokens)
 
-    def _choose(self, row: _Row, logits: torch.Tensor) -> NewTokens:
+    def _choose(self, row: _Row, logits: Array) -> NewTokens:
         """The next token, and those after the accepted part of a draft: one row of logits each."""
         options, draft = row.text.options, row.draft
         prompt = None
@@ -460,32 +462,32 @@ class HostBackend(Backend):
             row.pending = (token,)
         return NewTokens(row.slot, fresh, details, prompt, full and not options.slide)
 
-    def _tokens(self, row: _Row, logits: torch.Tensor) -> Iterator[int]:
+    def _tokens(self, row: _Row, logits: Array) -> Iterator[int]:
         """The tokens after the rows of logits: the accepted part of the draft, and one more."""
         request, options, draft, step = row.text.request, row.text.options, row.draft, len(row.text.tokens)
         # With penalties or a schema each token changes the next one's scores; on a CPU only the needed rows are sorted
         # and drawn.
         changing = row.penalties is not None or row.text.constraint is not None
-        alone = changing or not (logits.is_cuda or options.sampling.temperature == 0)
+        on_gpu = not isinstance(logits, np.ndarray) and logits.is_cuda
+        alone = changing or not (on_gpu or options.sampling.temperature == 0)
         for i in range(0, len(logits), 1 if alone else len(logits)):
             some = slice(i, i + 1 if alone else None)
             scores = logits[some]
+            early = min(options.min_tokens - step - i, len(scores)) if options.stop_tokens else 0
+            if changing or options.logit_bias or early > 0:
+                scores = to_host(scores).copy()
             if row.penalties is not None:
-                scores = row.penalties.apply(scores.to(row.penalties.counts.device))
-            if options.logit_bias:
-                scores = scores.clone()
-                for token, bias in options.logit_bias:
-                    scores[:, token] += bias
+                scores = row.penalties.apply(scores)
+            for token, bias in options.logit_bias:
+                scores[:, token] += bias
             if row.text.constraint is not None:
                 scores = row.text.constraint.forbid(scores)
-            early = min(options.min_tokens - step - i, len(scores)) if options.stop_tokens else 0
             if early > 0:
-                scores = scores.clone()
-                scores[:early, list(options.stop_tokens)] = -torch.inf
+                scores[:early, list(options.stop_tokens)] = -np.inf
             us = [numbers(request.seed, request.sample, step + i + j) for j in range(len(scores))]
             found = follow(scores, options.sampling, draft.tokens[some], (draft.q or [])[some] or None, us)
             if row.penalties is not None:
-                row.penalties.add(integers(found))
+                row.penalties.add(found[0])
             if row.text.constraint is not None:
                 row.text.constraint.add(found[0])
             yield from found
@@ -499,7 +501,7 @@ class HostBackend(Backend):
         row.first, row.every, row.draft = None, False, Draft()
         self._cache.release(row.slot)
 
-    def _add_logprobs(self, row: _Row, part: Sequence[int], logits: torch.Tensor) -> None:
+    def _add_logprobs(self, row: _Row, part: Sequence[int], logits: Array) -> None:
         """Log-probabilities of the tokens that follow those of `part`, each from its row of logits."""
         assert row.prompt_logprobs is not None
         ids, at = row.text.request.ids, len(row.prompt_logprobs)
@@ -507,8 +509,9 @@ class HostBackend(Backend):
         row.prompt_logprobs += chosen_tokens(logits[: len(behind)], behind, row.text.options.prompt_logprobs or 0)
 
 
-def chosen_tokens(logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[Chosen]:
+def chosen_tokens(logits: Array, tokens: Sequence[int], top: int) -> list[Chosen]:
     """The model's own (before penalties and temperature) log-probabilities of tokens, one row of logits each."""
+    logits = torch.as_tensor(logits)
     logprobs = logits.log_softmax(-1)
     chosen = logprobs.gather(1, integers(list(tokens), logits.device)[:, None])[:, 0].tolist()
     if not all(map(math.isfinite, chosen)):

@@ -7,11 +7,14 @@ pages that no row holds are given up when pages are wanted, the longest unused f
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-import torch
+import numpy as np
 
+from rung.lazy import torch
 from rung.models.cache import Cache, give_back, untouched
 
 PAGE = 32  # tokens
@@ -132,17 +135,34 @@ def alike(a: Sequence[int], b: Sequence[int]) -> int:
 class PagedCache(Cache):
     """A cache on the CPU whose rows take pages as they grow."""
 
-    def __init__(self, shape: tuple[int, int, int], rows: int, capacity: int, room: int, dtype: torch.dtype) -> None:
+    def __init__(self, shape: tuple[int, int, int], rows: int, capacity: int, room: int, dtype: str) -> None:
         """`shape` is (layers, NKV, HS); `room`: tokens that may be in memory, at least one row's."""
         layers, NKV, HS = shape
         self._reach, self._capacity = pages_of(capacity), capacity
         # A text may need a page more than it holds, for a beginning that ends within a kept page.
         self.pages = Pages(max(self._reach + 1, min(rows * self._reach, room // PAGE)))
-        memory = (self.pages.count, layers, NKV, PAGE, HS)
-        self._of_page = layers * NKV * PAGE * HS
-        self._k, self._v = untouched(memory, dtype), untouched(memory, dtype)
-        self._hold(self._k.transpose(0, 1), self._v.transpose(0, 1))
+        page, kind = (layers, NKV, PAGE, HS), np.dtype(np.float32 if dtype == "float32" else np.int16)
+        self._page_bytes = math.prod(page) * kind.itemsize
+        self._memory = [untouched(self.pages.count * self._page_bytes) for _ in "kv"]
+        self._arrays = [np.frombuffer(memory, kind).reshape(-1, *page) for memory in self._memory]
+        self._dtype = dtype
         self.begin(rows)
+
+    @cached_property
+    def k(self) -> torch.Tensor:  # type: ignore[override]
+        return self._tensor(0)
+
+    @cached_property
+    def v(self) -> torch.Tensor:  # type: ignore[override]
+        return self._tensor(1)
+
+    def _tensor(self, place: int) -> torch.Tensor:
+        return torch.from_numpy(self._arrays[place]).view(getattr(torch, self._dtype)).transpose(0, 1)
+
+    def memory(self) -> tuple[int, ...]:
+        k, v = self._arrays
+        pages, layers = (stride // k.itemsize for stride in k.strides[:2])
+        return k.ctypes.data, v.ctypes.data, self.table.ctypes.data, self.table.strides[0] // 4, PAGE, layers, pages
 
     @property
     def capacity(self) -> int:
@@ -150,14 +170,14 @@ class PagedCache(Cache):
 
     def begin(self, rows: int) -> None:
         self.lengths = [0] * rows
-        self.table = torch.zeros(rows, self._reach, dtype=torch.int32, device="cpu")
+        self.table = np.zeros((rows, self._reach), np.int32)
         self.held: list[list[int]] = [[] for _ in range(rows)]
         self._last: list[_Node] = [self.pages.root for _ in range(rows)]  # of the pages that are kept
         self._kept = [0] * rows
 
     def row(self, row: int) -> Cache:
         view = PagedCache.__new__(PagedCache)
-        view.k, view.v, view._capacity = self.k, self.v, self._capacity
+        view._arrays, view._dtype, view._capacity = self._arrays, self._dtype, self._capacity
         view.table, view.lengths = self.table[row : row + 1], [self.lengths[row]]
         return view
 
@@ -184,8 +204,8 @@ class PagedCache(Cache):
 
     def _free(self, pages: Sequence[int]) -> None:
         for page in pages:
-            for memory in (self._k, self._v):
-                give_back(memory, page * self._of_page, (page + 1) * self._of_page)
+            for memory in self._memory:
+                give_back(memory, page * self._page_bytes, (page + 1) * self._page_bytes)
 
     def find(self, row: int, ids: Sequence[int], unit: int) -> int:
         """An empty row begins with what is kept of these tokens, whole units; returns how many tokens that is.
@@ -214,8 +234,8 @@ class PagedCache(Cache):
         """The row goes on with a copy of a page's first tokens."""
         page = self.pages.take()
         self._append(row, page)
-        for memory in (self._k, self._v):
-            memory[page, :, :, :tokens] = memory[source, :, :, :tokens]
+        for array in self._arrays:
+            array[page, :, :, :tokens] = array[source, :, :, :tokens]
 
     def keep(self, row: int, ids: Sequence[int], tokens: int) -> None:
         """The first so many tokens of the row, which begins with `ids`, may be used by other rows."""
@@ -247,13 +267,13 @@ class PagedCache(Cache):
     def write(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
         for row, past in enumerate(self.lengths):
             at = torch.arange(past, past + k.shape[2], dtype=torch.int64, device="cpu")
-            pages = self.table[row].long()[at // PAGE]
+            pages = torch.from_numpy(self.table[row]).long()[at // PAGE]
             self.k[layer][pages, :, at % PAGE] = k[row].transpose(0, 1).to(self.k.dtype)
             self.v[layer][pages, :, at % PAGE] = v[row].transpose(0, 1).to(self.v.dtype)
 
     def read(self, layer: int, T: int) -> tuple[torch.Tensor, torch.Tensor]:
         S = max(self.lengths) + T
-        pages = self.table[:, : pages_of(S)].long()  # (rows, pages)
+        pages = torch.from_numpy(self.table)[:, : pages_of(S)].long()  # (rows, pages)
         return tuple(  # type: ignore[return-value]
             of[layer][pages].transpose(1, 2).flatten(2, 3)[:, :, :S] for of in (self.k, self.v)
         )

@@ -520,4 +520,8 @@ void rung_read(void* engine, int32_t runs, const Run* run, const float* x, const
 void rung_rate(void* engine, int32_t runs, const Run* run, const float* x, const int64_t* wanted, int32_t whole,
                float* figures)
 { static_cast<Engine*>(engine)->pass(Pass{runs, run, x, Memory{}, wanted, whole != 0, figures}); }
+
+// The mean of each run's last hidden states (runs, C); without memory, runs are independent texts.
+void rung_mean(void* engine, int32_t runs, const Run* run, const float* x, const Memory* memory, float* means)
+{ static_cast<Engine*>(engine)->pass(Pass{runs, run, x, memory ? *memory : Memory{}, nullptr, false, means, true}); }
 }

@@ -304,7 +304,7 @@ public:
         n_ = 0;
         for (int r = 0; r < pass_.runs; n_ += int(pass_.run[r++].count)) first_.push_back(n_);
         memory_ = pass_.memory;
-        if (pass_.wanted) {  // keys and values serve one layer after the other
+        if (pass_.alone()) {  // keys and values serve one layer after the other
             own_k_.resize(std::max(own_k_.size(), size_t(n_) * net_.KV)), own_v_.resize(own_k_.size());
             memory_ = Memory{own_k_.data(), own_v_.data(), &FIRST_PAGE, 1, n_, 0, 0};
         }
@@ -383,8 +383,9 @@ public:
                 linear(layer.mlp_proj, hidden_, F, C, add);
             }
         }
-        if (!pass_.wanted) return last(my, next, each);
+        if (!pass_.wanted && !pass_.means) return last(my, next, each);
         each(strips, [&](int i) { normalize(x_, net_.ln_f, i * LANES); });
+        if (pass_.means) return each(pass_.runs, [&](int r) { mean(r); });
         if (PACKED) each(strips, [&](int i) { pack(norm_, C, i * LANES); });
         each(blocks, [&](int i) { look_up(my, i * BLOCK); });
         product(my, net_.head, norm_, n_, C, s_.V, ROWS, *next++, [&](int t, int width, int first, int count) {
@@ -425,7 +426,7 @@ private:
         for (int i = 0; i < LANES; ++i) {
             const int token = std::min(t + i, n_ - 1), r = run_of_[token];
             const int64_t before =
-                pass_.wanted ? 0 : pass_.run[r].position;  // of a text to score: where its keys are stored
+                pass_.alone() ? 0 : pass_.run[r].position;  // of a text to score: where its keys are stored
             for (int table = 0; table < s_.tables; ++table) {
                 const size_t angles = net_.angles(table, before + token - first_[r]);
                 for (int j = 0; j < half; ++j) {
@@ -622,7 +623,7 @@ private:
             const Run& run = pass_.run[r];
             const int begin = std::max(block, first_[r]), end = std::min(block_end, first_[r] + int(run.count));
             const int64_t position = run.position + begin - first_[r];
-            const int64_t low = std::max(pass_.wanted ? run.position : 0, position - net_.layers[layer].window + 1);
+            const int64_t low = std::max(pass_.alone() ? run.position : 0, position - net_.layers[layer].window + 1);
             const int before = int(position - low),
                       T = before + end - begin;  // keys before the run's first token here; all
             const float* k = floats(head(memory_.k, layer, shared), run.row, low, T, my.keys);
@@ -701,6 +702,16 @@ private:
                     pass_.out[size_t(t + i) * s_.V + first + o] = my.y[o * STRIPS].f[i];
         });
         barrier_.wait();
+    }
+
+    void mean(int r)
+    {
+        for (int k = 0; k < s_.C; ++k) {
+            double sum = 0;
+            for (int t = first_[r]; t < first_[r] + pass_.run[r].count; ++t)
+                sum += at(norm_, s_.C, k, t / LANES * LANES)[t % LANES];
+            pass_.out[size_t(r) * s_.C + k] = float(sum / double(pass_.run[r].count));
+        }
     }
 
     // The logit of each token that is wanted, by the same products as all others.

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from gpuless.base.processors import processors
 from rung.errors import RungError
-from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
+from rung.lazy import torch
 from rung.models.cpu import build
-from rung.models.cpu.engine import CpuSteps, available
+from rung.models.cpu.engine import TOKENS_AT_ONCE, CpuSteps, available
 from rung.models.cpu.prepared import prepared
 from rung.models.family import Config
 from rung.models.plan import Service, TorchPlan
 from rung.models.score import Rated
-from rung.models.tensors import GGUF, empty
+from rung.models.tensors import GGUF
 from rung.models.weights import Linear, Weights
-from rung.precision import one_thread
 
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
-# Prompts up to this many tokens go through the compiled step, whose products are memory-bound; longer ones through
-# passes of blocked products.
-TOKENS_AT_ONCE = 512  # tokens per pass: they share one read of the weights, and activations stay in caches
+MEANS_AT_ONCE = 128  # tokens, between which whoever asked for means may give up
 ROOM = 64 << 20  # bytes per allocation for matrices
 # Threads synchronize five times per layer: more threads pay off from this many bytes of weights each, up to a maximum.
+SMALL = 1 << 30  # bytes of a folder, up to which its weights are kept as they are used, whatever their form was
 BYTES_A_THREAD = 16 << 20
 MOST_THREADS = 16
 
@@ -54,16 +53,31 @@ class CpuPlan(TorchPlan):
         if dtype not in CPU_DTYPES:
             raise RungError(f"the device cpu does not support {dtype}; use one of {', '.join(CPU_DTYPES)}.")
         self.dtype = resolve(dtype)
-        stored = getattr(torch, self.dtype)
-        compute = torch.float32 if stored == torch.float32 or not fast_bfloat16() else torch.bfloat16
-        super().__init__(torch.device("cpu"), stored, compute, window, global_tokens)
-        self.threads = threads
-        self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
+        self.window, self.global_tokens, self.threads = window, global_tokens, threads
         self._native = None if global_tokens else available(self.dtype)  # only the compiled step has a window
+        exact = self.dtype == "float32"
         # torch rounds a row of bfloat16 differently when there are other rows.
-        self.tokens_alone = self._native is None and stored != torch.float32
-        if self._native is not None:
-            self.cache_dtype = torch.float32 if stored == torch.float32 else torch.bfloat16
+        self.tokens_alone = self._native is None and not exact
+        self.cache_dtype = "float32" if exact or (self._native is None and not fast_bfloat16()) else "bfloat16"
+
+    # What torch's operations need is made for them: the compiled code does without torch.
+
+    @cached_property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cpu")
+
+    @cached_property
+    def stored(self) -> torch.dtype:  # type: ignore[override]
+        made: torch.dtype = getattr(torch, self.dtype)
+        return made
+
+    @cached_property
+    def compute(self) -> torch.dtype:  # type: ignore[override]
+        return torch.float32 if self.dtype == "float32" or not fast_bfloat16() else torch.bfloat16
+
+    @cached_property
+    def _scratch(self) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
 
     @property
     def notes(self) -> list[str]:
@@ -72,7 +86,8 @@ class CpuPlan(TorchPlan):
         return ["torch writes the text, many times slower, for want of a C++ compiler: install g++ or set RUNG_CXX."]
 
     def read(self, folder: Path, config: Config) -> Weights:
-        if self.dtype != "int8" and not (folder / GGUF).is_file():
+        small = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) <= SMALL
+        if self.dtype != "int8" and not small and not (folder / GGUF).is_file():
             return super().read(folder, config)
         return prepared(folder, config, self.dtype, lambda: TorchPlan.read(self, folder, config))
 
@@ -95,42 +110,19 @@ class CpuPlan(TorchPlan):
         worth = weights.nbytes() // BYTES_A_THREAD
         threads = self.threads or max(1, min(processors(), MOST_THREADS, worth))
         engine = CpuSteps(self._native, config, weights, threads, self.window)
-        return Service(stepper=NativeStep(engine), rater=NativeRater(engine))
+        return Service(native=engine, rater=NativeRater(engine))
 
 
-class NativeStep:
-    """Tokens of each sequence through the compiled code."""
-
-    def __init__(self, engine: CpuSteps) -> None:
-        self.engine = engine
-
-    def takes(self, tokens: Sequence[Sequence[int]]) -> bool:
-        return True
-
-    def step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        with one_thread():
-            return self._step(tokens, cache)
-
-    def _step(self, tokens: Sequence[Sequence[int]], cache: Cache) -> torch.Tensor:
-        logits: dict[int, torch.Tensor] = {}
-        few = [row for row, ids in enumerate(tokens) if len(ids) <= SHORT_PROMPT]
-        left = list(few)
-        while left:
-            columns: list[Column] = []
-            some: list[int] = []
-            while left and len(columns) + len(tokens[left[0]]) <= self.engine.columns_at_once:
-                row, ids = left[0], tokens[left[0]]
-                columns += [
-                    Column(token, row, cache.lengths[row] + i, len(some) if i == len(ids) - 1 else -1)
-                    for i, token in enumerate(ids)
-                ]
-                some.append(left.pop(0))
-            logits |= zip(some, self.engine.step(columns, cache, len(some)), strict=True)
-        for row in set(range(len(tokens))).difference(few):
-            for at in range(0, len(tokens[row]), TOKENS_AT_ONCE):
-                run = Run(tokens[row][at : at + TOKENS_AT_ONCE], row, cache.lengths[row] + at)
-                logits[row] = self.engine.read([run], cache)[0]
-        return torch.stack([logits[row] for row in range(len(tokens))])
+def together(texts: Iterable[Sequence[int]], tokens: int, most: int) -> Iterator[list[Sequence[int]]]:
+    """Texts of so many tokens, then of more, up to the most, or one text."""
+    some: list[Sequence[int]] = []
+    for ids in texts:
+        if some and sum(map(len, some)) + len(ids) > tokens:
+            yield some
+            some, tokens = [], min(2 * tokens, most)
+        some.append(ids)
+    if some:
+        yield some
 
 
 class NativeRater:
@@ -140,20 +132,19 @@ class NativeRater:
         self.engine = engine
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
-        together, tokens = 16, 0  # so that the first figures do not wait for many texts
-        waiting: list[Sequence[int]] = []
-        for ids in windows:
-            if waiting and tokens + len(ids) > together:
-                yield from self._pass(waiting, whole)
-                waiting, tokens, together = [], 0, min(2 * together, TOKENS_AT_ONCE)
-            waiting.append(ids)
-            tokens += len(ids)
-        yield from self._pass(waiting, whole)
+        for some in together(windows, 16, TOKENS_AT_ONCE):  # so that the first figures do not wait for many texts
+            yield from self._pass(some, whole)
+
+    def means(self, texts: Iterable[Sequence[int]]) -> Iterator[np.ndarray | None]:
+        """The mean of each text's last hidden states (C), and None after parts of long ones."""
+        for some in together(texts, MEANS_AT_ONCE, MEANS_AT_ONCE):
+            long = len(some[0]) > MEANS_AT_ONCE
+            yield from self.engine.mean(some[0], MEANS_AT_ONCE) if long else self.engine.means(some)
 
     def _pass(self, windows: Sequence[Sequence[int]], whole: bool) -> Iterator[Rated]:
         read = [ids for ids in windows if len(ids) > 1]
         found = iter(self.engine.rate(read, whole) if read else ())
         for ids in windows:
-            figures = next(found) if len(ids) > 1 else empty(0, 3)
+            figures = next(found) if len(ids) > 1 else np.empty((0, 3), np.float32)
             known = slice(None if whole else 0)
-            yield Rated(figures[:, 0], figures[known, 1].long(), figures[known, 2])
+            yield Rated(figures[:, 0], figures[known, 1].astype(np.int64), figures[known, 2])

@@ -1,7 +1,7 @@
 """Weights in the form in which they are used, kept in rung's cache: a file in another form is converted once.
 
 A file of the cache is a length, that many bytes of JSON (each tensor's type, shape and place) and the tensors, each at
-a multiple of 64 bytes. It is read into one piece of memory.
+a multiple of 64 bytes. It is read into one piece of memory, without torch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
+import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from gpuless.base import disk_cache
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.family import Config
 from rung.models.folders import state_of
 from rung.models.weights import Item, Linear, Weights, assembled, items
@@ -28,6 +30,7 @@ from rung.models.weights import Item, Linear, Weights, assembled, items
 FORMAT = 1  # of the files, and of what is in them
 ALIGNED = 64
 KEPT = 4  # files, those used last
+ARRAYS = {"float32": np.float32, "bfloat16": np.int16, "int8": np.int8}
 
 
 def prepared(folder: Path, config: Config, dtype: str, read: Callable[[], Weights]) -> Weights:
@@ -49,6 +52,45 @@ def prepared(folder: Path, config: Config, dtype: str, read: Callable[[], Weight
     return weights
 
 
+class Stored(Weights):
+    """Weights as arrays, by their names; tensors of the same memory are made when one is asked for."""
+
+    def __init__(self, config: Config, whole: np.ndarray, tensors: dict[str, tuple[str, list[int], int]]) -> None:
+        super().__init__(config=config)
+        self.whole, self.dtypes = whole, {name: dtype for name, (dtype, _, _) in tensors.items()}
+        self.arrays = dict[str, np.ndarray]()
+        for name, (dtype, shape, at) in tensors.items():
+            kind = np.dtype(ARRAYS[dtype])
+            self.arrays[name] = whole[at : at + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "layers" in vars(self):
+            raise AttributeError(name)
+        vars(self).update(vars(assembled(self.config, self._made)))
+        return getattr(self, name)
+
+    def nbytes(self) -> int:
+        return self.whole.nbytes
+
+    def _made(self, item: Item) -> Linear | torch.Tensor:
+        name = _name(item)
+        scale = self._tensor(f"{name}.scale") if f"{name}.scale" in self.arrays else None
+        return Linear(self._tensor(name), scale=scale) if item.spec.matrix else self._tensor(name)
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        return torch.from_numpy(self.arrays[name]).view(getattr(torch, self.dtypes[name]))
+
+
+def arrays_of(weights: Weights) -> dict[str, np.ndarray]:
+    """The numbers of weights on the host by their names, bfloat16 as integers; what is tied is there once."""
+    if isinstance(weights, Stored):
+        return weights.arrays
+    return {
+        name: (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        for name, tensor in _named(weights)
+    }
+
+
 def _named(weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
     for item in items(weights.config):
         if item.spec.matrix:
@@ -57,7 +99,7 @@ def _named(weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
             if linear.scale is not None:
                 yield _name(item) + ".scale", linear.scale
         elif (tensor := item.of(weights)) is not None:
-            yield _name(item), tensor
+            yield _name(item), tensor.float()
 
 
 def _name(item: Item) -> str:
@@ -93,17 +135,7 @@ def _bytes_of(tensor: torch.Tensor) -> Any:
 def _load(path: Path, config: Config) -> Weights:
     with path.open("rb") as file:
         head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        whole = torch.empty(head["size"], dtype=torch.uint8, device="cpu")
-        if file.readinto(_bytes_of(whole)) != head["size"]:
+        whole = mmap.mmap(-1, head["size"], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if file.readinto(whole) != head["size"]:
             raise ValueError
-    tensors: dict[str, torch.Tensor] = {}
-    for name, (dtype, shape, at) in head["tensors"].items():
-        kind = getattr(torch, dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        tensors[name] = whole[at : at + size].view(kind).view(shape)
-
-    def made(item: Item) -> Linear | torch.Tensor:
-        tensor = tensors[_name(item)]
-        return Linear(tensor, scale=tensors.get(_name(item) + ".scale")) if item.spec.matrix else tensor
-
-    return assembled(config, made)
+    return Stored(config, np.frombuffer(whole, np.uint8), head["tensors"])

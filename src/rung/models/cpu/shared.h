@@ -353,6 +353,9 @@ struct Pass
     const int64_t* wanted;  // (tokens), or null for logits
     bool whole;             // ranks and entropies as well
     float* out;
+    bool means = false;  // of each run's last hidden states, in place of logits
+
+    bool alone() const { return !memory.k; }  // texts whose keys and values nobody reads later
 };
 
 constexpr int QUANTA = 32767;  // the largest input of a product with 8-bit weights

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
-import torch
-
 from gpuless.base.files import shown
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.cache import Cache
 from rung.models.family import FC, QKV, Attention, Config, Family, TensorSpec, lm_head, product, rms_norm
 from rung.models.fields import Fields

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
 
-import torch
-
 from gpuless.base.files import shown
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.cache import Cache
 from rung.models.family import Config, Family, Split, TensorSpec, layer_norm, lm_head
 from rung.models.fields import Fields
