@@ -129,7 +129,7 @@ def _judge_file(rung: Rung, asked: CheckRequest) -> Report:
     """A rung of unknown origin, in a process of its own; on a GPU the emulator checks for races as well."""
     if told := computes_beside(rung):
         return Report(rung.full_name, asked.dtype, asked.device, *told)
-    several = processors() > 1 and not multiprocessing.current_process().daemon
+    several = processors() > 1 and multiprocessing.parent_process() is None
     at_once = several and copies(asked.device, str(rung.path))
     with Sandbox(asked.device, rung) as host:
         report = judge(rung, asked, host, at_once=at_once)
