@@ -291,6 +291,7 @@ struct Launch : rung_machine_launch  // as it was asked for, with what the machi
     bool inputs;                   // some region is not to be written
     std::vector<uint8_t> bank[8];  // constant memory
     uint64_t changes;              // of memory
+    uint64_t executed;             // instructions of warps so far
     uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are
                              // not known
     std::array<rung_machine_fault, 5> unwritten;  // by space: the first read of what nothing has written
@@ -302,10 +303,10 @@ extern const Op* executing;
 // A fault ends the launch.
 struct Fault : rung_machine_fault
 {
-    explicit Fault(rung_fault_kind kind) : rung_machine_fault()
+    Fault(rung_fault_kind kind) : rung_machine_fault()
     { this->kind = kind, at.instruction = other.instruction = -1, at.lane = other.lane = WARP; }
 };
-[[noreturn]] void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...);
+[[noreturn]] void fail(const Warp& warp, Fault fault, const char* format, ...);
 rung_where where(const Warp& warp, const Op& op, unsigned lane);  // of a lane, or of none (WARP)
 void block_index(uint32_t unit, unsigned rank, uint32_t* index);
 void note_executed(const Program& program);  // fidelity.cpp
