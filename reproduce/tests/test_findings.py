@@ -295,3 +295,10 @@ def test_a_ratio_by_the_clock_is_judged_by_the_clock_as_well() -> None:
     for f in findings.of_document("milestone3"):
         told = [r.figure for figure in f.figures for r in figure.ours if r.kind == "course"]
         assert "kernel_ms" not in told or any(figure.than for figure in f.figures) or "tokens_per_s" in told, f.says
+
+
+def test_a_ratio_of_two_formats_names_them() -> None:
+    for f in findings.findings():
+        formats = {r.dtype for figure in f.figures for r in figure.ours if r.kind in ("bench", "profile")}
+        told = " ".join((f.says, f.why, *(figure.what for figure in f.figures)))
+        assert len(formats) < 2 or re.search(r"float|tf32|bf16|format", told), f.says

@@ -13,6 +13,7 @@ from rung.results.row import Row
 from rung.rungs import catalogue
 from rung_reproduce import sources
 from rung_reproduce.climbs import attention, course, model
+from rung_reproduce.show import forms
 from rung_reproduce.studies import STUDIES
 
 FIGURES = [f for e in sources.experiments() for f in e.figures]
@@ -228,3 +229,38 @@ def test_a_launch_is_read_from_its_rung_and_a_count_from_its_row() -> None:
     steps = [read(f"count | reduce/03_sequential BLOCK={n} | barriers @f32 B=64,N={n}") or 0 for n in (256, 1024)]
     assert [at / (64 * n / 32) for at, n in zip(steps, (256, 1024), strict=True)] == [8, 10]  # of each warp
     assert sources.reference("launch | attention/22_register_tile | BR", "f32", "b8t1024").value([]) is None
+
+
+def test_what_fits_a_multiprocessor_follows_from_the_architecture_alone() -> None:
+    """The third milestone's chart: blocks of 128 leave as many warps as others or more, whatever a thread's registers."""
+    rows = [store.published()[0]]
+    warps = {
+        (threads, n): sources.reference(f"fits | sm_86 | threads={threads} | registers={n} | warps", "f32", "b4t64").value(rows)
+        for threads in (64, 128, 256)
+        for n in range(16, 129, 4)
+    }
+    assert warps[64, 16] == 32 and warps[128, 16] == 48  # its 66.67 and 100 % of 48 warps
+    assert all((warps[128, n] or 0) >= (warps[threads, n] or 0) for threads, n in warps)
+
+
+def test_a_count_is_shown_as_emulated_and_not_as_measured() -> None:
+    rows = store.published()
+    counts = [row for row in rows if row.kind == "count" and codes.current(row)]
+    (steps,) = (e for e in sources.experiments() if e.title.startswith("Steps") and e.document.name == "milestone")
+    assert [f.emulated(counts) for f in steps.figures] == [f.value for f in steps.figures]
+    assert all(f.beside([row for row in rows if row.kind != "count"]) is None for f in steps.figures)
+
+
+def test_a_run_over_several_gpus_is_read_by_its_options() -> None:
+    rows = [row for row in store.published() if row.kind == "parallel"]
+    read = lambda text: sources.reference(text, "f32", "b4t64").value(rows) or 0  # noqa: E731
+    two, four = (read(f"parallel | attention/ring | gpus={n} | n=131072 | causal=False | vs_one_gpu") for n in (2, 4))
+    assert 1.5 < two < 2 < four < 4
+
+
+def test_a_chart_without_numbers_has_no_column_of_theirs() -> None:
+    ours = {"ours": lambda figure: "1"}
+    by_title = {form.experiment.title: form.heads for form in forms.forms("milestone3", ours)}
+    charts = next(heads for title, heads in by_title.items() if title.startswith("What moves in the memory charts"))
+    assert len(charts) > 4 and not any("theirs" in head for head in charts)
+    assert any("theirs" in head for head in by_title["Throughput before and after the reduction"])

@@ -19,6 +19,7 @@ from rung.check import judge
 from rung.check.compare import Measured
 from rung.check.diagnosis import Alternative, Diagnosis
 from rung.check.judge import check, report_on
+from rung.check.likeness import alternatives
 from rung.check.report import ALONE, CheckRequest, Report
 from rung.dtypes import dtype
 from rung.rungs import catalogue
@@ -65,7 +66,7 @@ def columns(*which: int) -> Any:
     [
         (columns(*range(48, 64)), "c >= 48"),
         (columns(*range(0, 64, 16)), "c = 0, 16, 32, ..."),
-        (columns(*(c for c in range(64) if c % 16)), "c other than 0, 16, 32, ..."),
+        (columns(*(c for c in range(64) if c % 16)), "c is none of 0, 16, 32, ..."),
         (columns(*(c for c in range(64) if c % 32 >= 20)), "c % 32 >= 20"),
         (columns(7), "c = 7"),
         (columns(*range(64)) & (np.arange(6) >= 4)[:, None], "t >= 4"),
@@ -102,6 +103,40 @@ def test_how_values_are_wrong_has_a_kind() -> None:
     unset[:, 3] = True
     told = diagnosed(np.where(unset, np.nan, truth), truth, unset=unset, axes=("b", "t", "c"))
     assert told.kind == "unset" and told.where == "t = 3" and told.elements[0]["got"] is None
+
+
+def test_what_was_added_to_whole_rows_or_parts_of_rows_is_told() -> None:
+    truth = np.random.default_rng(1).standard_normal((3, 512))
+    rows, parts = np.array([[1.0], [-2.0], [0.5]]), np.repeat(np.array([0.0, 3.0, -1.0, 4.0]), 128)
+    for given, sign in ((truth + rows, "each row along n"), (truth + parts, "each part of 128 elements along n")):
+        told = diagnosed(given.astype(np.float32), truth, axes=("b", "n"))
+        assert told.kind == "rows" and sign in told.pattern, told.pattern
+    given = truth + np.random.default_rng(2).standard_normal((3, 512))
+    assert diagnosed(given.astype(np.float32), truth, axes=("b", "n")).kind == "values"
+
+
+def test_numbers_where_0_is_expected_are_told() -> None:
+    truth = np.tril(np.random.default_rng(1).standard_normal((9, 9)))
+    given = np.where(truth == 0, 0.3, truth * 1.1 + 0.02)
+    told = diagnosed(given.astype(np.float32), truth, axes=("t", "s"))
+    assert "s > t" in told.pattern and "0 is expected" in told.pattern
+
+
+def test_a_product_with_turned_tiles_is_known() -> None:
+    of, random = catalogue.operation("matmul"), np.random.default_rng(1)
+    values = of.complete({"B": 1, "T": 40, "C": 37, "OC": 50})
+    inputs = {"x": random.standard_normal((1, 40, 37)), "weight": random.standard_normal((50, 37))}
+    out = np.zeros((1, 40, 50))
+    for n0 in range(0, 50, 32):
+        for c0 in range(0, 37, 32):
+            tile = np.zeros((32, 32))
+            part = inputs["weight"][n0 : n0 + 32, c0 : c0 + 32]
+            tile[: part.shape[0], : part.shape[1]] = part
+            x = np.pad(inputs["x"][..., c0 : c0 + 32], ((0, 0), (0, 0), (0, 32)))[..., :32]
+            out[..., n0 : n0 + 32] += (x @ tile)[..., : part.shape[0]]  # where it should be tile.T
+    truth = of.reference(inputs, values)["out"]
+    told = diagnosed(out.astype(np.float32), truth, alternatives=alternatives(of, values, inputs, "out", 4))
+    assert told.kind == "like" and "32 x 32 tile of weight transposed" in told.pattern
 
 
 @pytest.mark.slow

@@ -365,7 +365,7 @@ ADVICE = [  # a word of each repair: barriers in one of four places, another sta
     ("scan", {"swap": ("const float before = n >= apart ? sums[n - apart] : 0.0f;\n        __syncthreads();\n        sums[n] += before;", "if (n >= apart) sums[n] += sums[n - apart];")}, "read into a variable"),
     ("write_wmma", {"swap": ("sum);\n        __syncwarp();", "sum);")}, "put `__syncwarp()` before line 28."),
     ("stride", {"BLANK_2": "1"}, "index, a stride or a bound is wrong."),
-    ("write_add", {"BLANK_1": "const int i = threadIdx.x; if (i < B * T * C) out[i] = a[i] + b[i] + blockIdx.x;"}, "the index does not depend on the block"),
+    ("write_add", {"BLANK_1": "const int i = threadIdx.x; if (i < B * T * C) out[i] = a[i] + b[i] + blockIdx.x;"}, "the index does not depend on `blockIdx.x`"),
     ("grid_sum", {"BLANK_3": "out[blockIdx.y] = sum"}, "are to be added, use `atomicAdd`"),
 ]  # fmt: skip
 
@@ -384,6 +384,52 @@ def test_a_race_quotes_a_line_once_and_its_advice_mends_it(
     assert advice in race["says"] and ("atomic" in race["says"].partition("separates them")[2]) == ("atomic" in advice)
     for line in set(race["lines"]):
         assert race["says"].count(text.splitlines()[line - 1].strip()) == 1
+
+
+INSTEAD = [  # what wrong numbers or a fault are told to be, by a word of it
+    ("two_stage", {"BLANK_3": "row[c] * row[c]"}, "mean of the squares"),
+    ("two_stage", {"BLANK_2": "0.0f"}, "0 as mean and 0 as variance"),
+    ("two_stage", {"BLANK_2": "sums[lane]"}, "'sums', element 8 (its last is 7)"),
+    ("matmul_tile", {"BLANK_2": "xs[threadIdx.y][k] * ws[k][threadIdx.x]"}, "32 x 32 tile of weight transposed"),
+    ("write_sum", {"swap": ("out[blockIdx.x] =", "out[blockIdx.x] +=")}, "set to 0 first"),
+    ("scan_blocks", {"BLANK_2": "before + own"}, "the same throughout each row"),
+    ("scan_blocks", {"BLANK_1": "blockIdx.x"}, "does not depend on `blockIdx.y`"),
+    ("triton_softmax", {"BLANK_2": "tl.max(score, axis=3)"}, "76_triton_softmax.py, line 15"),
+    ("parity", {"BLANK_1": "turn % 2"}, "phase 1 (parity 1)"),
+    ("bug_barrier", {}, "Threads leave in line 20"),
+]
+
+
+@pytest.mark.parametrize(("name", "answer", "words"), INSTEAD)
+def test_what_is_there_instead_is_told(
+    name: str, answer: dict[str, Any], words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exercise = by_name(name)
+    text = exercise.source if exercise.of else exercise.filled({**exercise.solution, **answer})
+    (tmp_path / exercise.file).write_text(text.replace(*answer.get("swap", ("", ""))) + f"\n{exercise.comment} changed\n")
+    assert words in graded(name, capfd)["says"]
+
+
+def test_a_race_within_a_warp_is_told_as_one_between_warps_where_there_is_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exercise = by_name("bug_barrier")
+    (tmp_path / exercise.file).write_text(exercise.source.replace("        __syncthreads();\n", ""))
+    (race,) = graded(exercise.name, capfd)["symptoms"]
+    one, other = (int(n) // 32 for n in re.findall(r"thread (\d+)", race["says"])[:2])
+    assert race["kind"] == "race" and one != other
+
+
+def test_warps_that_ask_for_nothing_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    exercise = by_name("write_sum")
+    one_warp = """float sum = 0.0f;
+    if (threadIdx.x >= 32) return;
+    for (int n = threadIdx.x; n < N; n += 32) sum += x[int64_t(blockIdx.x) * N + n];
+    sum = warp_sum(sum);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;"""
+    (tmp_path / exercise.file).write_text(exercise.filled({"BLANK_1": one_warp}))
+    found = graded("write_sum", capfd)
+    assert found["state"] == "slow" or [s["facts"]["idle"] for s in found["symptoms"] if s["kind"] == "idle"] == [96]
 
 
 @pytest.mark.parametrize("exercise", [e for e in EVERY if e.kind == "predict"], ids=lambda e: e.name)

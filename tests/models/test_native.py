@@ -126,6 +126,8 @@ def test_means_of_hidden_states_are_torchs_whatever_the_company(dtype: str, fiel
     native = CpuSteps(library, config, weights, 2)
     together = native.means(texts)
     assert np.array_equal(together[::-1], native.means(texts[::-1]))
+    *parts, last = native.mean(texts[3], 20)
+    assert parts == [None] * 4 and last is not None and np.allclose(last, together[3], rtol=1e-5, atol=1e-6)
     transformer, tolerance = Transformer(config, weights, plan), {"float32": 1e-5}.get(dtype, 2e-2)
     for ids, found in zip(texts, together, strict=True):
         right = transformer.hidden(torch.tensor([ids]))[0].float().mean(0)

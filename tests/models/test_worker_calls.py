@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
+import torch
 
+import gpt2_models as models
+import rung
 from rung.models.batching.text import Piece, Request
+from rung.models.batching.worker import _compute
 from rung.models.batching.worker_pool import Call, Cancel, EngineLost, Result, Setup, WorkerPool
 from rung.models.options import Options, Prompt
 
@@ -71,3 +76,32 @@ def test_a_call_is_computed_again_elsewhere_and_fails_at_its_second_death() -> N
     pool.died(next(worker for worker in pool.workers if worker is not first), -9)
     with pytest.raises(EngineLost):
         future.result(0)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_call_is_given_up_between_parts_of_a_long_text(leaves: bool) -> None:
+    wanted, outbox, read = {7}, queue.SimpleQueue[Any](), list[Any]()
+
+    def work(model: Any) -> Any:
+        for part in (None, None, [1.0]):
+            read.append(part)
+            if leaves:
+                wanted.discard(7)
+            yield part
+
+    _compute(Call(7, work), None, outbox, wanted)  # type: ignore[arg-type]
+    assert len(read) == (1 if leaves else 3) and outbox.empty() == leaves
+    if not leaves:
+        assert outbox.get() == Result(7, [[1.0]])
+
+
+def test_a_long_texts_mean_comes_in_parts() -> None:
+    model = rung.load(models.saved(n_positions=400), dtype="float32", device="cpu")
+    if model.transformer.service.native is None:
+        pytest.skip("needs a C++ compiler")
+    ids = [models.some_ids(300), models.some_ids(5, seed=1)]
+    parts = list(model.means(ids))
+    found = [part for part in parts if part is not None]
+    assert parts.index(found[0]) > 1 and len(found) == 2
+    for text, mean in zip(ids, found, strict=True):
+        assert torch.allclose(torch.tensor(mean), model.hidden_states(text, [-1])[0][0].mean(0), atol=1e-5)

@@ -140,7 +140,7 @@ __global__ void relu(const float* x, float* out, int N)
     assert load.instructions == 8 and load.counts.requests == 8
     assert len(drawings._by_sector(load.worst)) == 32  # of the last, with lanes eight elements apart
     page = drawings.page([counted], {counted.rung: drawings.sources_of(one)}, {})
-    assert page.count("8 requests of 8 instructions") == 2 and "32 in the drawn one" in page
+    assert page.count("8 requests (of 8 instructions") == 2 and "32 in the drawn one" in page
 
 
 @needs_compiler

@@ -135,4 +135,4 @@ int main()
 """
     (one,) = findings(tmp_path, text, "--gpu", "h100")
     assert one["kind"] == "deadlock"
-    assert "mbarrier at byte 0 of shared memory, phase 0: 1 of 2 arrivals and 256 bytes are missing" in one["text"]
+    assert "mbarrier at byte 0 of shared memory, phase 0 (parity 0): 1 of 2 arrivals and 256 bytes are missing" in one["text"]

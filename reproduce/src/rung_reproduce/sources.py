@@ -38,7 +38,8 @@ SHARES = ("sm_throughput", "memory_throughput", "l1_throughput", "l2_throughput"
           "sm_busy")  # fmt: skip
 COMMANDS = {"profile": "rung profile", "sweep": "rung course", "climb": "rung climb",
             "text": "rung climb --study attention", "kernels": "rung climb --study attention",
-            "course": "rung climb --study course", "launch": "rung inspect", "count": "rung count"}  # fmt: skip
+            "course": "rung climb --study course", "launch": "rung inspect", "fits": "rung inspect",
+            "count": "rung count", "parallel": "python reproduce/benchmarks/parallel.py"}  # fmt: skip
 TUNED = ("profile", "count", "sweep", "launch")  # kinds whose conditions are a tuning
 
 
@@ -96,9 +97,10 @@ class Reference:
         return int(dict(self.where).get("batch", 1)) if self.kind in STUDIES else 1
 
     def value(self, rows: Sequence[Row]) -> float | None:
-        """Our figure in seconds, bytes or plain numbers, of the newest row that has it; of a launch from its rung."""
-        if self.kind == "launch":
-            return self._launched() * self.calls if rows else None
+        """Our figure in seconds, bytes or plain numbers, of the newest row that has it; of a launch from its rung,
+        of what fits from an architecture."""
+        if self.kind in ("launch", "fits"):
+            return (self._launched() if self.kind == "launch" else self._fits()) * self.calls if rows else None
         kind = "climb" if self.kind in STUDIES else self.kind  # compared first: thousands of rows are asked each time
         found = [v for r in rows if r.kind == kind and self.fits(r) and (v := self._read(r)) is not None]
         return found[-1] * self.calls if found else None
@@ -113,6 +115,9 @@ class Reference:
                 return False  # of a text that the time limit ended
             same = row.options.get("batch", 1) == self.batch and row.dtype == self.dtype and row.part == self.what
             return row.options.get("study", "") == STUDIES[self.kind] and same
+        if self.kind == "parallel":
+            options = {name: str(value) for name, value in row.options.items()}
+            return self.what == f"{row.what}/{row.part}" and options.items() >= dict(self.where).items()
         if self.kind == "study":
             return self.what == "/".join(filter(None, (row.what, row.part)))
         if row.what != self.what or row.dtype != self.dtype or row.shape != self.shape:
@@ -163,7 +168,7 @@ class Reference:
         return sum(present) if len(present) == len(parts) else None
 
     def _launched(self) -> float:
-        """A tunable's value, or a side of the grid or block, or the shared bytes, of one launch at this shape."""
+        """A tunable, a dimension, a side of the grid or the block, or the shared bytes, of one launch at this shape."""
         rung = catalogue.find(self.what)
         tuned = rung.tuned(self.tuning)
         if self.figure in tuned:
@@ -171,10 +176,17 @@ class Reference:
         ((_, dims),) = shapes_of(rung.operation, [self.shape])
         assert isinstance(rung, CudaRung)
         values, dtype = rung.operation.complete(dims), dtype_named(self.dtype)
+        if self.figure in values:
+            return float(values[self.figure])
         launches = dict(rung.launches(values, dtype, self.tuning, emulated=False))
         config = launches[self.kernels[0]] if self.kernels else next(iter(launches.values()))
         side, _, axis = self.figure.partition("_")
         return float(getattr(config, side)["xyz".index(axis)] if axis else getattr(config, side))
+
+    def _fits(self) -> float:
+        """How many warps of blocks of these threads and registers an architecture's multiprocessor holds."""
+        asked = {name: int(value) for name, value in self.where}
+        return float(limits.occupancy(self.what, asked["threads"], asked["registers"], 0).warps)
 
     def _cell(self, row: Row) -> float | None:
         """A cell of the first line of a study's table that fits; as `lines`, how many fit."""
@@ -225,9 +237,11 @@ class Figure:
 
     def emulated(self, rows: Sequence[Row]) -> float | None:
         """The same, where it is a counter that the emulator counts as well."""
-        if any(reference.kind not in ("profile", "count") for reference in self.ours):
+        kinds = {reference.kind for reference in self.ours}
+        if not kinds <= {"profile", "count", "launch"} or kinds == {"launch"}:
             return None
-        return replace(self, ours=tuple(replace(r, kind="count") for r in self.ours)).beside(rows)
+        counted = (replace(r, kind="count") if r.kind == "profile" else r for r in self.ours)
+        return replace(self, ours=tuple(counted)).beside(rows)
 
     def missing(self, rows: Sequence[Row]) -> str:
         """Why the place is empty, or the command that fills it."""

@@ -186,7 +186,7 @@ def _explain(
     alternatives: Iterable[Alternative],
 ) -> tuple[str, list[str]]:
     """A kind and sentences."""
-    at = f"The wrong elements have {where}." if where else ""
+    at = f"All of them lie where {where}." if where else ""
     if unset[wrong].all():
         return "unset", [f"No thread writes the wrong elements{': ' + where if where else ''}."]
     if unset.any():
@@ -214,6 +214,12 @@ def _explain(
         differences = given[wrong] - truth[wrong]
         if wrong.sum() >= 3 and abs(differences.mean()) > 1e-3 and np.ptp(differences) < 1e-3 * abs(differences.mean()):
             return "offset", [f"Each is {differences.mean():+.4g} from what it should be.", *([at] if at else [])]
+        if each := _added(given, truth, wrong, axes):
+            return "rows", [each, *([at] if at else [])]
+        empty = wrong & (truth == 0)
+        if empty.any() and (truth[wrong] != 0).any():
+            return "values", [f"Where 0 is expected{f' ({named})' if (named := condition(empty, axes)) else ''} "
+                              f"other numbers were written.", *([at] if at else [])]  # fmt: skip
     return "values", [at] if at else []
 
 
@@ -225,7 +231,7 @@ def _moved(
         return None
     for name, one in inputs.items():
         if one.size == given.size and np.array_equal(given.ravel(), one.ravel()):
-            return "copied", [f"They are the numbers of {name} in their old order."]
+            return "copied", [f"They are the numbers of {name}, unchanged and in the same order."]
     if truth.ndim > 1 and min(truth.shape[-2:]) > 1:
         turned = np.swapaxes(truth, -1, -2)
         if _alike(given, turned.reshape(truth.shape)):
@@ -256,6 +262,23 @@ def _of_rows(given: Array, truth: Array, wrong: Array, axes: Sequence[str]) -> s
     return f"Each row along {axes[-1]} is off by a factor of its own ({few}, ...): what it is divided by is wrong."
 
 
+def _added(given: Array, truth: Array, wrong: Array, axes: Sequence[str]) -> str:
+    """Whether the error is one number in each row, or in each part of a row: something that is added to all of it."""
+    if wrong.ndim == 0 or wrong.shape[-1] < 4:
+        return ""
+    width, concerned = wrong.shape[-1], wrong.reshape(-1, wrong.shape[-1]).any(-1)
+    errors = (given - truth).reshape(-1, width)[concerned]
+    steps = np.abs(np.diff(errors)).max(0) > 1e-3 * np.abs(errors).max()
+    breaks = np.flatnonzero(steps) + 1
+    part = int(np.gcd.reduce(breaks)) if len(breaks) else width
+    if part < max(4, width // 64):
+        return ""
+    within = f"each row along {axes[-1]}" if part == width else f"each part of {part} elements along {axes[-1]}"
+    few = list(dict.fromkeys(f"{e:+.4g}" for e in errors[:, ::part].ravel() if abs(e) > 1e-3 * np.abs(errors).max()))
+    named = ", ".join([*few[:2], *["..."] * (len(few) > 2)])
+    return f"The error is the same throughout {within} ({named}): the number that is added to all of it is wrong."
+
+
 def _alike(one: Array, other: Array, within: float = 1e-3) -> bool:
     if not np.isfinite(other).all():
         return False
@@ -280,13 +303,12 @@ def condition(wrong: Array, axes: Sequence[str]) -> str:
     if wrong.ndim == 0 or wrong.all() or wrong.sum() < 2:
         return ""
     parts = []
-    for axis, name in enumerate(axes):
+    triangle = _triangle(wrong, axes) if wrong.ndim > 1 and min(wrong.shape[-2:]) > 2 else ""
+    for axis, name in enumerate(axes[:-2] if triangle else axes):
         some = np.asarray(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis)))
         if text := _along(some, name):
             parts.append(text)
-    if wrong.ndim > 1 and min(wrong.shape[-2:]) > 2 and (text := _triangle(wrong, axes)):
-        parts.append(text)
-    return " and ".join(parts)
+    return " and ".join([*parts, *[triangle] * bool(triangle)])
 
 
 def _along(some: Array, name: str) -> str:
@@ -300,7 +322,7 @@ def _along(some: Array, name: str) -> str:
         if at[-1] == size - 1:
             return f"{name} >= {at[0]}"
         return f"{name} <= {at[-1]}" if at[0] == 0 else f"{at[0]} <= {name} <= {at[-1]}"
-    for indices, relation in ((at, "="), (rest, "other than")):
+    for indices, relation in ((at, "="), (rest, "is none of")):
         steps = np.unique(np.diff(indices))
         if len(indices) > 2 and len(steps) == 1 and steps[0] > 1:
             return f"{name} {relation} {indices[0]}, {indices[1]}, {indices[2]}, ..."
@@ -311,7 +333,7 @@ def _along(some: Array, name: str) -> str:
             if inside[-1] == period - 1:
                 return f"{name} % {period} >= {inside[0]}"
             return f"{name} % {period} <= {inside[-1]}" if inside[0] == 0 else ""
-    return f"{name} other than {rest[0]}" if len(rest) == 1 else ""
+    return f"{name} is not {rest[0]}" if len(rest) == 1 else ""
 
 
 def _repeats(some: Array, period: int) -> bool:

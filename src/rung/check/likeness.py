@@ -60,6 +60,9 @@ def _other_arrays(operand: Operand, array: Array) -> Iterator[tuple[str, Array]]
         rows, columns = array.shape[-2:]
         turned = xp.swapaxes(array.reshape(*array.shape[:-2], columns, rows), -1, -2)
         yield f"the result with rows and columns of {name} exchanged (as if it were {columns} x {rows})", turned
+    if array.ndim > 1:
+        for size in (32, 16):
+            yield f"the result with every {size} x {size} tile of {name} transposed", _tiles_turned(array, size)
     yield f"the result without {name} (as if it were 0)", xp.zeros_like(array)
     yield f"the result with {name} as if it were 1", xp.ones_like(array)
     for axis, (dim, size) in enumerate(zip(operand.shape, array.shape, strict=False)):
@@ -70,6 +73,16 @@ def _other_arrays(operand: Operand, array: Array) -> Iterator[tuple[str, Array]]
             yield f"the result if every index of {dim} read {name} at index 0", xp.zeros_like(array) + array[at]
         for by, where in ((-1, "after"), (1, "before")):
             yield f"the result if {name} were read one place {where} along {dim}", xp.roll(array, by, axis)
+
+
+def _tiles_turned(array: Array, size: int) -> Array:
+    """Rows and columns exchanged within each tile; tiles at the edges are filled up with zeros."""
+    xp, rows = namespace(array), array.reshape(-1, array.shape[-1])
+    down, across = (-(-n // size) for n in rows.shape)
+    whole = xp.zeros((down * size, across * size), dtype=array.dtype, device=array.device)
+    whole[: rows.shape[0], : rows.shape[1]] = rows
+    turned = xp.swapaxes(whole.reshape(down, size, across, size), 1, 3).reshape(whole.shape)
+    return turned[: rows.shape[0], : rows.shape[1]].reshape(array.shape)
 
 
 def _parts_of_the_sum(

@@ -1,9 +1,10 @@
-"""`rung learn` and `rung hint`: the course, graded on the machine in about a second."""
+"""`rung learn` and `rung hint`: the course, graded on the machine."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -69,11 +70,11 @@ def learn(
         return
     exercise = find(which, progress.solved, place)
     if chapter:
-        print(chapter_of(exercise).plain)
+        _say(chapter_of(exercise).plain, sys.stdout)
         return
     if solution:
         print("\n".join(f"{line}  // {note}" if note else line for line, note in exercise.worked))
-        print(f"\n{exercise.why}")
+        _say(f"\n{exercise.why}", sys.stdout)
         return
     path = folder / exercise.file
     out = sys.stderr if json else sys.stdout
@@ -105,7 +106,7 @@ def hint(which: Which, folder: Folder = Path(), source: From = None) -> None:
     exercise = find(which, progress.solved, source or FOLDER)
     seen = min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
     for index, text in enumerate(exercise.hints[:seen], 1):
-        print(f"{index}. {text}")
+        _say(f"{index}. {text}", sys.stdout, "   ")
     if seen == len(exercise.hints):
         print("That was the last hint.")
     progress.hints[exercise.name] = seen
@@ -113,18 +114,26 @@ def hint(which: Which, folder: Folder = Path(), source: From = None) -> None:
 
 
 def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
-    from rung.learn import KINDS, chapter_of, stars_of
+    from rung.learn import chapter_of, stars_of, targets_of
 
-    print(f"{exercise.number}. {exercise.chapter}, {KINDS[exercise.kind]}: {exercise.task}", file=out)
-    if exercise.goal:
-        aim = f"{exercise.aim}: " if exercise.aim else ""
-        print(f"Target: {aim}{exercise.goal}, at {exercise.shape}.", file=out)
+    _say(f"{exercise.number}. {exercise.title} ({exercise.chapter})\n\n{exercise.task}\n", out)
+    for target in targets_of(exercise):
+        _say(f"Target: {target}.", out)
     for count, what in enumerate(stars_of(exercise), 1):
-        print(f"{'★' * count:<3} {what}", file=out)
-    print(f"\n{path} is the kernel. Change it, and run `rung learn {exercise.number}` again.", file=out)
+        _say(f"{'★' * count:<3} {what}", out, "    ")
+    _say(f"\nThe kernel is in {path}. Edit it, then run `rung learn {exercise.number}` again.", out)
     if chapter_of(exercise).text:
-        print(f"`rung learn {exercise.number} --chapter` explains what it is about.", file=out)
-    print(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", file=out)
+        _say(f"`rung learn {exercise.number} --chapter` shows the theory of this chapter.", out)
+    _say(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", out)
+
+
+def _say(text: str, out: TextIO, indent: str = "") -> None:
+    """Prints paragraphs; on a terminal its lines end between words. Lists are indented, code is left as it is."""
+    wide = console.width() if out is sys.stdout else 0
+    for line in text.splitlines():
+        further = "  " if line.startswith("- ") else indent
+        fits = not wide or len(line) <= wide or line.startswith("    ")
+        print(line if fits else textwrap.fill(line, wide, subsequent_indent=further, break_on_hyphens=False), file=out)
 
 
 def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> dict[str, Any]:
@@ -139,7 +148,7 @@ def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> d
     if facts["goal"] and facts["state"] == "solved" and not exercise.timed:
         print(f"Counted: {facts['goal']}", file=out)
     for symptom in facts["symptoms"]:
-        print(symptom["says"], file=out)
+        _say(symptom["says"], out)
         if "map" in symptom["facts"]:
             _show_wrong(symptom["facts"], out)
     if facts["state"] == "solved":
@@ -162,27 +171,29 @@ def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
 def _celebrate(exercise: Exercise, facts: dict[str, Any], progress: Progress, out: TextIO) -> None:
     from rung.learn import chapter_of, exercises, next_star
 
-    print(f"\n{'★' * facts['stars']}{'☆' * (3 - facts['stars'])} Solved.", file=out)
+    stars, best = facts["stars"], progress.solved.get(exercise.name, 0)
+    more = f" This run; your best: {'★' * best}{'☆' * (3 - best)}" if best > stars else ""
+    _say(f"\n{'★' * stars}{'☆' * (3 - stars)} Solved.{more}", out)
     if exercise.skill:
-        print(f"You can now {exercise.skill}.", file=out)
+        _say(f"You can now {exercise.skill}.", out)
     if facts["work"] and exercise.par:
         said = f"Your kernel: memory traffic {facts['work']:,} (reference: {exercise.par:,})"
         if t := facts["times"]:  # predicted microseconds
             said += f"; predicted on an {t['gpu']} at {t['at']}: {t['mine']:.3g} us "
             said += f"(reference: {t['reference']:.3g} us, your best: {t['best']:.3g} us)"
-        print(f"{said}.", file=out)
+        _say(f"{said}.", out)
     if meant := next_star(exercise, facts["stars"]):
-        print(f"Next star: {meant}.", file=out)
+        _say(f"Next star: {meant}.", out)
     if exercise.why:
-        print(f"About the reference: {exercise.why}", file=out)
-    print(f"`rung learn {exercise.number} --solution` shows the reference line by line.", file=out)
+        _say(f"About the reference: {exercise.why}", out)
+    _say(f"`rung learn {exercise.number} --solution` shows the reference line by line.", out)
     if exercise.story:
-        print(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", file=out)
+        _say(f"See also {', '.join(f'`rung show {name} --diff`' for name in exercise.story)}.", out)
     chapter = chapter_of(exercise)
     done = sum(e.name in progress.solved for e in chapter.exercises)
     later = (e for e in exercises(exercise.folder) if e.number > exercise.number and e.name not in progress.solved)
     further = "".join(f" Next: `rung learn {e.number}` ({e.title})." for e in [*later][:1])
-    print(f"{chapter.title}: {done} of {len(chapter.exercises)} solved.{further}", file=out)
+    _say(f"{chapter.title}: {done} of {len(chapter.exercises)} solved.{further}", out)
 
 
 def _passes_long_check(exercise: Exercise, path: Path, out: TextIO) -> bool:

@@ -69,7 +69,7 @@ def _of_the_compiler(problem: BaseException) -> str:
     chain = [problem]
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
-    line = next(filter(None, map(_line, reversed(chain))), "")
+    line = next((place for one in reversed(chain) if (place := _line(one, package))), "")
     text = [words for part in str(chain[-1]).splitlines() if (words := part.strip(" ^"))]
     caller = next((f for f in reversed(frames) if not f.filename.startswith((package, *_HERE))), None)
     where = line or (f"{Path(caller.filename).name}, line {caller.lineno}" if caller else "")
@@ -77,8 +77,8 @@ def _of_the_compiler(problem: BaseException) -> str:
     return f"{where}: does not compile for sm_{arch}: {text[-1] if text else type(problem).__name__}"
 
 
-def _line(problem: BaseException) -> str:
-    """The file and the line of an error of Triton's compiler, which counts lines from the kernel's `def`."""
+def _line(problem: BaseException, package: str) -> str:
+    """The user's file and the line of an error of Triton's compiler, which counts lines from the kernel's `def`."""
     from triton.runtime import jit
 
     known = getattr(jit, "_triton_jit_function_registry", {})  # Triton 3.6 has none
@@ -86,8 +86,10 @@ def _line(problem: BaseException) -> str:
     for function in known.values():
         if source and hasattr(node, "lineno") and function.src == source:
             decorators = "".join(function.raw_src).partition("def ")[0].count("\n")
-            file = Path(function.fn.__code__.co_filename).name
-            return f"{file}, line {function.starting_line_number + decorators + node.lineno - 1}"
+            file = Path(function.fn.__code__.co_filename)
+            if file.is_relative_to(package):  # its own functions, which the kernel calls
+                return ""
+            return f"{file.name}, line {function.starting_line_number + decorators + node.lineno - 1}"
     return ""
 
 

@@ -133,15 +133,24 @@ def sizes_of(shape: str) -> Values:
     return {name: int(value) for name, _, value in (part.partition("=") for part in shape.split(","))}
 
 
+def targets_of(exercise: Exercise) -> list[str]:
+    """What a right kernel must reach as well, in words."""
+    at, timed = (shape.replace(",", ", ").replace("=", " = ") for shape in (exercise.shape, exercise.timed))
+    found = [f"{exercise.aim or exercise.goal}, at {at}"] if exercise.goal else []
+    if timed:
+        found.append(f"a predicted time of at most {exercise.within:g} times the reference's, at {timed}")
+    return found
+
+
 def stars_of(exercise: Exercise) -> tuple[str, str, str]:
     """What each star is for."""
     if exercise.kind == "predict":
         return "the prediction is right", "at most one prediction was wrong", "right at the first run"
     first = "the result is right and the target is met" if exercise.goal or exercise.blocks else "the result is right"
-    second = f"memory traffic of at most {exercise.par:,}, the reference's ({TRAFFIC})"
+    second = f"memory traffic of at most {exercise.par:,}, as the reference solution has ({TRAFFIC})"
     if exercise.kind == "bug":
-        here = f"(`{exercise.comment} here` at their ends; on the page, click their numbers)"
-        third = f"your first marks are right: before any change you mark the one or two lines to blame {here}, and run"
+        here = f"(`{exercise.comment} here` at the end of each; on the page, click their numbers)"
+        third = f"you find it before you fix it: your first run has marks on the one or two lines to blame {here}"
         return first, second, third
     if exercise.timed:
         return (first, f"predicted time within {SAME:g} of the reference's",

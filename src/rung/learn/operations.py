@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from gpuless.base.expressions import evaluate_int
 from rung.arrays import Array, softmax
+from rung.check.diagnosis import Alternative
 from rung.dtypes import Dtype
 from rung.learn.running import Arrays, kind_of
 from rung.operation import Case, Cost, Operand, Operation, Values
@@ -181,6 +183,23 @@ def shipped(name: str) -> bool:
 def reference(of: Operation, given: Arrays, values: Values) -> Arrays:
     """The outputs in float64, with the inputs as the reference takes them: views of operands that are given, too."""
     return dict(of.reference(in_float64(of, given, values), values))
+
+
+def likely(of: Operation, given: Arrays, values: Values, output: str) -> Iterator[Alternative]:
+    """Results of mistakes that only this operation knows."""
+    if of.name != "layernorm" or output != "out":
+        return
+    x = given["x"] + given.get("residual", np.zeros(1))
+    means, squares = x.mean(-1, keepdims=True), (x**2).mean(-1, keepdims=True)
+    variances = {
+        "": x.var(-1, keepdims=True), "the mean of the squares as variance": squares,
+        "a variance that is not divided by C": x.var(-1, keepdims=True) * x.shape[-1], "0 as variance": 0 * means,
+    }  # fmt: skip
+    centres = {"": means, "0 as mean": 0 * means}
+    for (said, mean), (what, variance) in itertools.product(centres.items(), variances.items()):
+        if text := " and ".join(t for t in (said, what) if t):
+            out = (x - mean) / np.sqrt(variance + values["eps"]) * given["weight"] + given["bias"]
+            yield Alternative(f"the result with {text}", out)
 
 
 def in_float64(of: Operation, given: Arrays, values: Values) -> Arrays:

@@ -85,13 +85,17 @@ def run(
     tuning: dict[str, int] | None = None,
     *,
     shifted: int = 0,
+    from_zero: bool = False,
 ) -> Ran:
     """One call of the rung at this shape. With counts, requests of the first block are traced for drawings. Operands
-    begin `shifted` elements after a multiple of 256 bytes, as parts of a larger tensor do."""
+    begin `shifted` elements after a multiple of 256 bytes, as parts of a larger tensor do. Outputs hold no numbers at
+    first, or zeros."""
     operation, named = rung.operation, rung.binds if isinstance(rung, PythonRung) else rung.operand_names
     names = rung.names(values, dtype, tuning)
     bound = (o for o in operation.operands if o.name in named and (o.written or o.name in given))
     tensors = {o.name: _tensor(o, values, dtype, given, shifted) for o in bound}
+    for name in (o.name for o in operation.operands if o.name in tensors and o.written and from_zero):
+        tensors[name].values[...] = 0
     for name in rung.header.zeroed:
         tensors[name].values[...] = 0
     ran = Ran({}, {})

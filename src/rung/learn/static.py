@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from rung.learn import KINDS, Exercise, chapters
+from rung.learn import KINDS, Exercise, chapters, targets_of
 from rung.learn.web import as_html, style
 
 
@@ -31,7 +31,7 @@ def _exercise(exercise: Exercise) -> str:
     lines = "".join(
         escape(line) + (f"  <em>^ {escape(note)}</em>" if note else "") + "\n" for line, note in exercise.worked
     )
-    target = f"<p>Target: {escape(exercise.aim or exercise.goal)}.</p>" if exercise.goal else ""
+    target = "".join(f"<p>Target: {escape(one)}.</p>" for one in targets_of(exercise))
     return (
         f"<section><h2>{exercise.number}. {escape(exercise.title)}</h2>"
         f'<p class="soft">{escape(KINDS[exercise.kind])}</p>{as_html(exercise.task)}{target}'

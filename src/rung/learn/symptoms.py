@@ -52,6 +52,13 @@ def _thread(place: Mapping[str, Any], block: Sequence[int]) -> str:
     return f"thread {thread[0] if used == 1 else tuple(thread[:used])}"
 
 
+def _of_block(place: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> str:
+    """With as many indices as one of the two blocks needs."""
+    blocks = [p.get("block", (0, 0, 0)) for p in (place, other or place)]
+    used = max((axis + 1 for b in blocks for axis in range(3) if b[axis]), default=1)
+    return f" of block {tuple(blocks[0][:used]) if used > 1 else blocks[0][0]}"
+
+
 def _warp(place: Mapping[str, Any], block: Sequence[int]) -> int:
     x, y, z = place["thread"]
     return int((z * block[1] + y) * block[0] + x) // WARP
@@ -69,7 +76,7 @@ def _quote_line(place: Mapping[str, Any], source: str) -> str:
     """The line of a place, with its text."""
     number, lines = place.get("line", 0), source.splitlines()
     text = lines[number - 1].strip().removesuffix("// here").strip() if 0 < number <= len(lines) else ""
-    return f"line {number} `{text}`" if text else "a line that is not known"
+    return f"line {number} `{text}`" if text else "an unknown line"
 
 
 _NEXT = "begins while other threads are still in this one: put `__syncthreads()`"
@@ -131,13 +138,14 @@ def _mend_of(
     unit, shared = "thread" if block else "program", fault.record.get("memory") != "global"
     first, second = sorted(p.get("line", 0) for p in (here, there))
     if repair and first == second:
-        found = "One round of the loop reads what another thread wrote in the round before: put `__syncthreads()`"
+        found = "One round of the loop reads what another thread wrote in the previous round: put `__syncthreads()`"
         return f"{found} at the {'end' if repair == 'a' else 'start'} of each round{which}"
     if repair:
         return REPAIRS[repair].format(first if repair == "f" else second) + which
     if hows == ["writes", "writes"]:
         same = block and here["block"] != there["block"] and here.get("thread") == there.get("thread")
-        why = "the index does not depend on the block, or " if same else ""
+        apart = [axis for axis, one, other in zip("xyz", here["block"], there["block"], strict=True) if one != other]
+        why = f"the index does not depend on `blockIdx.{apart[0]}`, or " if same and len(apart) == 1 else ""
         more = f". Where the {unit}s' numbers are to be added, use `atomicAdd`" if sums and not shared else ""
         return f"Exactly one {unit} should write each element: {why}an index, a stride or a bound is wrong{more}"
     if first == second and not shared:
@@ -159,9 +167,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
     if fault.kind == "race" and fault.related and all("thread" in p for p in (fault.place, *fault.related)):
         other = fault.related[0]
         two = block and fault.place["block"] != other["block"]
-        blocks = [p["block"] for p in (fault.place, other)]
-        used = max((axis + 1 for b in blocks for axis in range(3) if b[axis]), default=1)
-        whose = [f" of block {tuple(b[:used]) if used > 1 else b[0]}" if two else "" for b in blocks]
+        whose = [_of_block(fault.place, other) if two else "", _of_block(other, fault.place) if two else ""]
         hows = [fault.record["how"], fault.record["other_how"]]
         both = (f"{who}{whose[0]} {hows[0]} it", f"{_thread(other, block)}{whose[1]} {hows[1]} it")
         if fault.place.get("line") == other.get("line"):
@@ -178,7 +184,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
     elif "mask" in what or "shuffle" in what:
         says = (
             f"{who} in {here}: {what.removeprefix('an assertion fails: ')}. What it gets is undefined. Name all lanes "
-            "that take part (0xffffffff for a whole warp), or stay within groups by the last argument, as in "
+            "that take part (0xffffffff for a whole warp), or limit it to groups by the last argument, as in "
             "`__shfl_down_sync(mask, x, offset, 8)`"
         )
     elif fault.kind == "barrier":
@@ -187,11 +193,15 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
         says = f"not all threads of the block reach the barrier in {here}, or they wait at different barriers. {way}"
     elif fault.kind == "deadlock":
         says = f"the threads wait forever in {here}: what they wait for never completes"
+        phases = [t for t in what.split("; ") if t.startswith("mbarrier")]
+        says += f" ({'; '.join(phases)})" if phases else ""
     elif fault.kind == "unwritten":
         says = f"{who} in {here} reads {operand} before anything has written to it"
+    elif fault.kind == "bounds" and memory == "shared" and operand:
+        says = f"{who}{_of_block(fault.place)} in {here} leaves the array: it asks for {operand}"
     elif fault.place.get("line"):
         what = what.removeprefix("an assertion fails: ") if "parity" in what else what
-        of = f" of block {tuple(fault.place.get('block', ()))}" if block else ""
+        of = _of_block(fault.place) if block else ""
         says = f"{who}{of} in {here}: {': '.join(t for t in (what, operand) if t)}"
     else:
         says = str(fault).rstrip(".")
@@ -267,7 +277,7 @@ def of_repeated_stores(
         some = [f"thread {32 * warp + lane} of block {block}" for block, warp, lane in list(who)[:2]]
         line = lines.most_common(1)[0][0]
         says = (
-            f"the numbers are right, but the work is repeated: element {element} of {name} is written by {len(who)} "
+            f"the result is right, but the work is repeated: element {element} of {name} is written by {len(who)} "
             f"threads ({some[0]}, {some[1]}{', ...' if len(who) > 2 else ''}), with the same value, in "
             f"{_quote_line({'line': line}, source)}. On average each element is written {stores / len(writers):.3g} "
             "times; one thread should do it."
@@ -277,8 +287,8 @@ def of_repeated_stores(
     return None
 
 
-def of_idle_blocks(launched: Sequence[Launched]) -> Symptom | None:
-    """Whether blocks of a launch store nothing: more were started than there is work for."""
+def of_idle(launched: Sequence[Launched]) -> list[Symptom]:
+    """Whether blocks of a launch store nothing, or warps of the first block ask for nothing: there are too many."""
     for kernel in launched:
         blocks, some = math.prod(kernel.config.grid), [a for a in kernel.accesses if a.memory == "global"]
         stores = {r.block for r in kernel.trace if r.access.memory == "global" and r.access.direction == "write"}
@@ -286,8 +296,12 @@ def of_idle_blocks(launched: Sequence[Launched]) -> Symptom | None:
         if traced and stores and (idle := blocks - len(stores)):
             says = f"Your launch has {idle} block{'s' if idle > 1 else ''} too many: {len(stores)} of {blocks} store "
             says += "something. Rounding up (`ceil_div`) starts exactly as many blocks as are needed."
-            return Symptom("idle", "solved", says, (), {"blocks": blocks, "idle": idle})
-    return None
+            return [Symptom("idle", "solved", says, (), {"blocks": blocks, "idle": idle})]
+        threads, busy = kernel.config.threads, WARP * len({r.warp for r in kernel.trace if not r.block})
+        if traced and busy < threads:
+            says = f"Only {busy} of a block's {threads} threads load or store anything."
+            return [Symptom("idle", "solved", says, (), {"threads": threads, "idle": threads - busy})]
+    return []
 
 
 TERMS = {  # what a figure that is predicted counts
@@ -315,7 +329,7 @@ def of_prediction(name: str, said: float, truth: float, figure: str, several: bo
     mixed = next((what for factor, what in MIXED_UP.items() if abs(off / factor - 1) < 0.02), "")
     if mixed and figure in ("global_loads", "shared_loads", "global_read_bytes"):
         says += f": it may count {mixed}"
-    says += f". To find it, {TERMS[figure]}." if figure in TERMS else "."
+    says += f". To find the number, {TERMS[figure]}." if figure in TERMS else "."
     return Symptom("prediction", "wrong", says, (), {"name": name, "predicted": said, "counted": truth, "factor": off})
 
 

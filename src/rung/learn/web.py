@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rung.errors import RungError
-from rung.learn import KINDS, Exercise, Progress, by_name, chapter_of, chapters, digest, find, stars_of
+from rung.learn import KINDS, Exercise, Progress, by_name, chapter_of, chapters, digest, find, stars_of, targets_of
 from rung.show import colours
 
 PAGE = Path(__file__).parent / "page"
@@ -31,7 +31,7 @@ TITLES = {  # of figures that a learner predicts; that of the first which the ai
     "sectors_per_request": "How many sectors of 32 bytes does a load of one warp touch?",
     "global_loads": "How many loads from global memory do all warps make together?",
     "shared_loads": "How many loads from shared memory do all warps make together?",
-    "groups_under_way": "How many groups of copies are still under way when a wait ends?",
+    "groups_under_way": "How many groups of copies are still in flight when a wait ends?",
     "atomics": "How many atomic operations do all warps make together?",
 }
 _grading = threading.Lock()  # the machine counts one launch at a time
@@ -128,7 +128,7 @@ class Course:
         return {
             "number": exercise.number, "title": exercise.title, "kind": exercise.kind, "does": KINDS[exercise.kind],
             "comment": exercise.comment, "chapter": exercise.chapter, "task": as_html(exercise.task), "file": str(path),
-            "aim": exercise.aim, "goal": exercise.goal, "shape": exercise.shape,
+            "targets": targets_of(exercise),
             "text": text, "start": exercise.source, "last": last,
             "theory": bool(chapter.text), "first": exercise == chapter.exercises[0], "par": exercise.par,
             "hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
@@ -164,7 +164,7 @@ class Course:
                 grading.keep(exercise, text, verdict.as_json(), progress)
         finally:
             _runs.pop()
-        found: dict[str, Any] = verdict.as_json()
+        found: dict[str, Any] = verdict.as_json() | {"best": progress.solved.get(exercise.name, 0)}
         if verdict.counted is not None and not (exercise.predict and verdict.state != "solved"):  # they show the counts
             found["drawn"] = drawings.section(verdict.counted, {path.name: text}, verdict.sizes)
             counted, name = grading.figures(verdict.counted.kernels[0]), _asked_figure(exercise)

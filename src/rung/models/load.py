@@ -274,20 +274,20 @@ class Model:
             raise RungError("embed takes a text, or a list of at least one.")
         given = [texts] if isinstance(texts, str) else texts
         if pooling == "mean" and layer in (-1, self.config.layers):
-            vectors = list(map(floats, self.means(given)))
+            vectors = [floats(mean) for mean in self.means(given) if mean is not None]
         else:
             states = (self.hidden_states(text, [layer])[0][0].float() for text in given)  # (T, C)
             vectors = [one.mean(0) if pooling == "mean" else one[-1] for one in states]
         return vectors[0] if isinstance(texts, str) else torch.stack(vectors)
 
-    def means(self, texts: Sequence[str | Sequence[int]]) -> Iterator[list[float]]:
-        """The mean of each text's last hidden states, as soon as it is known."""
+    def means(self, texts: Sequence[str | Sequence[int]]) -> Iterator[list[float] | None]:
+        """The mean of each text's last hidden states, as soon as it is known, and None while a long one is read."""
         given, context = [self._text(text).ids for text in texts], self.config.context
         for ids in given:
             if not 1 <= len(ids) <= context:
                 raise RungError(f"embeddings are of texts of 1 to {context:,} tokens; got {len(ids):,}.")
         if isinstance(self.rater, NativeRater):
-            yield from (mean.tolist() for mean in self.rater.means(given))
+            yield from (None if mean is None else mean.tolist() for mean in self.rater.means(given))
         else:
             for ids in given:
                 yield self.hidden_states(ids, [-1])[0][0].float().mean(0).tolist()

@@ -448,7 +448,7 @@ class EmbeddingCall:
     base64: bool
 
     @property
-    def work(self) -> Callable[[Model], Iterator[list[float]]]:
+    def work(self) -> Callable[[Model], Iterator[list[float] | None]]:
         return methodcaller("means", [prompt.ids for prompt in self.prompts])
 
 

@@ -13,7 +13,8 @@ RULES = """
 .drawing { overflow-x: auto; } .drawing svg { min-width: 36rem; }
 .drawn svg { display: block; max-width: 100%; height: auto; }
 .drawn svg text { font: 10px system-ui, sans-serif; fill: var(--ink); } .drawn svg .soft { fill: var(--soft); }
-.drawn svg .box { fill: var(--box); stroke: var(--edge); } .drawn svg .lane { fill: var(--on); text-anchor: middle; }
+.drawn svg .box { fill: var(--box); stroke: var(--edge); } .drawn svg .lane { fill: var(--on); text-anchor: middle;
+  font-size: 12px; }
 .c0 { fill: var(--p0); } .c1 { fill: var(--p1); } .c2 { fill: var(--p2); } .c3 { fill: var(--p3); }
 .panels { display: flex; flex-wrap: wrap; gap: 14px; margin: .5rem 0; }
 .drawn .panels figure { margin: 0; width: 200px; max-width: 100%; }

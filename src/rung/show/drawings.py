@@ -24,7 +24,7 @@ BANKS, SECTOR, WORD = 32, 32, 4
 MOST_LINES = 6  # drawn of a rung
 MOST_PASSES, MOST_SECTORS = 32, 64
 MOST_EVENTS, MOST_WARPS = 380, 16
-_CELL = 20
+_CELL, _BANK, _LEFT = 20, 16, 42  # pixels: a row, a bank, the names of passes
 _EVENTS = {  # their colour, and what is said of them
     "copy": ("--p0", "issues a copy"),
     "group": ("--p0", "closes a group of cp.async"),
@@ -37,9 +37,9 @@ _EVENTS = {  # their colour, and what is said of them
 _LEGEND = (("copies", "--p0"), ("products of tensor cores", "--p2"), ("barriers", "--p3"), ("waits", "--p1"))
 _BANKS = (
     '<p class="soft">Shared memory has 32 banks, each 4 bytes wide; neighbouring words of 4 bytes lie in '
-    "neighbouring banks. In one pass, a wavefront, each bank gives one word, to all lanes that ask for it. Different "
-    "words of one bank need a pass each: a bank conflict. At best a request needs 1 pass. Global memory is read in "
-    "whole sectors of 32 bytes: at best 4 for a warp of which each lane reads 4 bytes.</p>"
+    "neighbouring banks. In one pass each bank delivers one word, to all lanes that ask for it. Different words of one "
+    "bank need a pass each; each pass beyond the first is a bank conflict. (Nsight Compute calls a pass a wavefront.) "
+    "Global memory is read in whole sectors of 32 bytes: at best 4 for a warp of which each lane reads 4 bytes.</p>"
 )
 _STYLE = """
 :root { color-scheme: light dark; LIGHT }
@@ -199,13 +199,14 @@ def _line(found: Costly, sources: Mapping[str, str], sizes: Mapping[str, int]) -
     own = next(reversed([*sources]), access.file)
     text = lines[access.line - 1].strip() if 0 < access.line <= len(lines) else ""
     where = "" if access.file == own else f" of {access.file}"
-    cost, unit = per_request(access, counts)
+    cost, unit = per_request(access, counts)[0], "sector" if access.memory == "global" else "pass"
+    unit += "" if cost == 1 else "s" if unit == "sector" else "es"
     verb = {"read": "load from", "write": "store to"}[access.direction]
     worst = len(passes(sample)) if access.memory == "shared" else len(_by_sector(sample))
     most = f" on average, {worst} in the drawn one" if abs(worst - cost) > 0.005 else ""
-    made = f" of {instructions} instructions" if instructions > 1 else ""
+    made = f" (of {instructions} instructions, which the compiler made of this line)" if instructions > 1 else ""
     asked = f"{counts.requests:,} request{'s' * (counts.requests != 1)}{made}"
-    head = f"Line {access.line}{where}, {verb} {access.memory} memory: {asked}, {cost:.2f} {unit}{most}."
+    head = f"Line {access.line}{where}, {verb} {access.memory} memory: {asked}, {cost:.3g} {unit} each{most}."
     why = reason(access, sample, sizes)
     said = f"{head} {why[:1].upper()}{why[1:]}." if why else head
     drawing = banks(sample) if access.memory == "shared" else sectors(sample)
@@ -261,9 +262,9 @@ def banks(sample: Sample) -> str:
     several = next((len(lanes) for row in shown for lanes in row.values() if len(lanes) > 1), 0)
     shares = f"; {several}x: {several} lanes read this word" if several else "; the number is the lane"
     shares += "; each pass has its own colour" if len(shown) > 1 else ""
-    parts = [f'<text class="soft" x="60" y="14">banks 0 to 31; {many}{shares}</text>']
-    down = "".join(f"M{60 + bank * _CELL} {_CELL}v{len(shown) * _CELL}" for bank in range(BANKS + 1))
-    across = "".join(f"M60 {(number + 1) * _CELL}h{BANKS * _CELL}" for number in range(len(shown) + 1))
+    parts = [f'<text class="soft" x="{_LEFT}" y="14">banks 0 to 31; {many}{shares}</text>']
+    down = "".join(f"M{_LEFT + bank * _BANK} {_CELL}v{len(shown) * _CELL}" for bank in range(BANKS + 1))
+    across = "".join(f"M{_LEFT} {(number + 1) * _CELL}h{BANKS * _BANK}" for number in range(len(shown) + 1))
     parts.append(f'<path class="box" d="{down}{across}"/>')
     for number, row in enumerate(shown):
         y = (number + 1) * _CELL
@@ -271,15 +272,16 @@ def banks(sample: Sample) -> str:
         for bank in range(BANKS):
             if not (lanes := row.get(bank)):
                 continue
-            x = 60 + bank * _CELL
+            x = _LEFT + bank * _BANK
             label = str(lanes[0]) if len(lanes) == 1 else f"{len(lanes)}x"
+            small = ' style="font-size: 9px"' if len(label) > 2 else ""
             which = f"lane{'s' * (len(lanes) > 1)} {', '.join(map(str, lanes))}"
             names = f"<title>bank {bank}: {which}, {sample.lanes[lanes[0]]:+,} bytes from the first lane</title>"
             parts.append(
-                f'<rect class="c{number % 4}" x="{x}" y="{y}" width="{_CELL}" height="{_CELL}">{names}</rect>'
-                f'<text class="lane" x="{x + _CELL // 2}" y="{y + 14}">{label}</text>'
+                f'<rect class="c{number % 4}" x="{x}" y="{y}" width="{_BANK}" height="{_CELL}">{names}</rect>'
+                f'<text class="lane"{small} x="{x + _BANK // 2}" y="{y + 14}">{label}</text>'
             )
-    return _svg(60 + BANKS * _CELL, height, parts, f"{many} over 32 banks")
+    return _svg(_LEFT + BANKS * _BANK, height, parts, f"{many} over 32 banks")
 
 
 def _by_sector(sample: Sample) -> dict[int, list[int]]:

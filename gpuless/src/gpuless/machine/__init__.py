@@ -256,6 +256,8 @@ class Program:
         nearest = max(found, key=lambda v: v.offset)
         within = at - nearest.offset
         place = f"element {within // size}" if size and not within % size else f"byte {within}"
+        if size and within >= nearest.size > 0:
+            place += f" (its last is {nearest.size // size - 1})"
         return f"shared variable '{nearest.plain}', {place}"
 
     def tally(self) -> list[tuple[int, int]]:

@@ -15,9 +15,8 @@ Launch launch;
 const Op* executing;
 const Warp* executing_warp;
 
-void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...)
+void fail(const Warp& warp, Fault fault, const char* format, ...)
 {
-    Fault fault(kind);
     if (executing) fault.at = where(warp, *executing, WARP);
     va_list rest;
     va_start(rest, format);
@@ -680,6 +679,8 @@ double seconds_now()
 
 }  // namespace
 
+constexpr size_t FEW = 4;  // barriers of bytes that are told even where nothing has begun
+
 // What the barriers of a block wait for: who has not arrived, and where that is.
 std::string barriers_of(const Block& block)
 {
@@ -707,11 +708,13 @@ std::string barriers_of(const Block& block)
         text += one + (missing.empty() ? " anyone else" : missing);
     }
     for (const auto& [at, barrier] : block.bytes_barriers) {
-        if (barrier.pending == barrier.expected && !barrier.bytes && barrier.phase) continue;  // nothing has begun
+        const bool begun = barrier.pending != barrier.expected || barrier.bytes || !barrier.phase;
+        if (!begun && block.bytes_barriers.size() > FEW) continue;
         snprintf(one, sizeof one,
-                 "; mbarrier at byte %d of shared memory, phase %u: %d of %d arrivals and %ld bytes are missing",
-                 int(at) - int(launch.reserved_shared), barrier.phase, barrier.pending, barrier.expected,
-                 barrier.bytes);
+                 "; mbarrier at byte %d of shared memory, phase %u (parity %u): %d of %d arrivals and %ld bytes are "
+                 "missing",
+                 int(at) - int(launch.reserved_shared), barrier.phase, barrier.phase & 1, barrier.pending,
+                 barrier.expected, barrier.bytes);
         text += one;
     }
     return text;

@@ -302,10 +302,10 @@ extern const Op* executing;
 // A fault ends the launch.
 struct Fault : rung_machine_fault
 {
-    explicit Fault(rung_fault_kind kind) : rung_machine_fault()
+    Fault(rung_fault_kind kind) : rung_machine_fault()
     { this->kind = kind, at.instruction = other.instruction = -1, at.lane = other.lane = WARP; }
 };
-[[noreturn]] void fail(const Warp& warp, rung_fault_kind kind, const char* format, ...);
+[[noreturn]] void fail(const Warp& warp, Fault fault, const char* format, ...);
 rung_where where(const Warp& warp, const Op& op, unsigned lane);  // of a lane, or of none (WARP)
 void block_index(uint32_t unit, unsigned rank, uint32_t* index);
 void note_executed(const Program& program);  // fidelity.cpp

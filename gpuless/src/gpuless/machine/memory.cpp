@@ -30,8 +30,10 @@ uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
         const bool inside = offset < end && offset >= launch.reserved_shared;
         if (inside && executing && may_read_beyond(*launch.program, *executing, (end - offset + 3) / 4))
             return block->shared.data() + offset;
-        fail(w, RUNG_BOUNDS, "byte %d is beyond the block's %u bytes of shared memory",
-             int(inside ? end : offset) - int(launch.reserved_shared), launch.shared_bytes);
+        Fault beyond(RUNG_BOUNDS);
+        beyond.space = RUNG_SHARED_SPACE, beyond.address = inside ? end : offset, beyond.bytes = bytes;
+        fail(w, beyond, "byte %d is beyond the block's %u bytes of shared memory",
+             int(beyond.address) - int(launch.reserved_shared), launch.shared_bytes);
     }
     return block->shared.data() + offset;
 }

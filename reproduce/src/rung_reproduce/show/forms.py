@@ -80,14 +80,17 @@ def _divided(e: Experiment, ours: Ours) -> Form:
     by = {(parts[f.what][0], parts[f.what][2]): f for f in inside}
     units = {f.unit for f in inside}
     unit = f", {e.unit}" if len(units) == 1 and e.unit else ""
-    lines = []
-    for line in dict.fromkeys(line for line, _ in by):
-        cells = [by.get((line, column)) for column in columns]
-        lines.append((line, *(text for f in cells for text in ((theirs(f), cell(f)) if f else ("", "")))))
-    heads = [f"{column}: {who}" for column in columns for who in ("theirs", "ours")]
+    told = [(column, who, text) for column in columns for who, text in (("theirs", theirs), ("ours", cell))]
+    names = list(dict.fromkeys(line for line, _ in by))
+    filled = {  # a column of theirs is left out where a chart has no numbers
+        f"{column}: {who}": [text(f) if (f := by.get((name, column))) else "" for name in names]
+        for column, who, text in told
+        if who == "ours" or any(theirs(f) for (_, of), f in by.items() if of == column)
+    }
+    lines = [(name, *(cells[i] for cells in filled.values())) for i, name in enumerate(names)]
     rest = [(f.what, theirs(f), cell(f), f.unit) for f in e.figures if f not in inside]
     title = f"{e.title} ({e.gpu} and {head.removeprefix('ours, ')}{unit})"
-    return Form((e,), title, ("", *heads), tuple(lines), tuple(rest))
+    return Form((e,), title, ("", *filled), tuple(lines), tuple(rest))
 
 
 def _joined(some: tuple[Experiment, ...], ours: Ours) -> Form:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuless.facts import limits
 from rung.operation import folders
 from rung.profile.roofline import place
 from rung.results import codes, store
@@ -174,11 +175,15 @@ def titles() -> dict[str, str]:
     return {
         **drawn, **gains, "climb-course": "The climb of the two course reports, step by step",
         "reproduce-sweep": "Time of a forward pass's calls over the threads of a block: theirs and ours",
+        "reproduce-scaling": "Softmax and attention over N, linear and tree: theirs and ours",
+        "reproduce-registers": "Warps of a multiprocessor over the registers of a thread, on the report's architecture",
         "reproduce-roofline": "The best kernel of each operation, and a product's way up, under the roofline",
     }  # fmt: skip
 
 
 WHOSE = ("theirs", "ours")
+SCALING = ("linear", "tree", "computing, linear", "computing, tree")  # columns of the milestone's tables, over N
+REGISTERS, BLOCKS, SEEN = range(16, 129, 4), (64, 128, 256), "sm_86"  # of the third milestone's chart of occupancy
 GAINS = "Times as fast as before"
 
 
@@ -219,6 +224,7 @@ def pictures(found: Figures) -> dict[str, str]:
             series, title=titles()["reproduce-sweep"], description=f"{swept[0].gpu} dashed, {found.gpu} solid.",
             x_label="threads of a block", y_label="us", width=860, height=420,
         )  # fmt: skip
+    drawn |= _scaling(found, rows) | _registers()
     columns = [found.ladder(name).column("bf16", "b8t1024") for name in ROOFED]
     kernels = [[f for f in column if not f.library] for column in columns]
     points = [min(column, key=lambda f: f.us) for column in kernels if column]
@@ -227,6 +233,38 @@ def pictures(found: Figures) -> dict[str, str]:
         title = titles()["reproduce-roofline"]
         drawn["reproduce-roofline"] = roofline_chart.chart(place(points), found.limits, title=title)
     return drawn
+
+
+def _scaling(found: Figures, rows: Sequence[Row]) -> dict[str, str]:
+    """The milestone's figure 1, on logarithmic scales: its two tables over N."""
+    name, own = "reproduce-scaling", [f for e in _own("milestone") if e.form == ": " for f in e.figures]
+    series = []
+    for column, colour in zip(SCALING, charts.SERIES, strict=False):
+        cells = [f for f in own if f.what.partition(": ")[2] == column]
+        at = [float(f.what.partition(": ")[0].removeprefix("N = ")) for f in cells]
+        label = column if "computing" in column else f"softmax, {column}"
+        for whose, values in zip(WHOSE, ([f.value for f in cells], [f.beside(rows) for f in cells]), strict=True):
+            points = list(zip(at, values, strict=True))
+            series.append(Series(f"{label}, {whose}", points, colour, whose == WHOSE[0]))
+    if not any(value for s in series if not s.dashed for _, value in s.points):
+        return {}
+    return {name: charts.curves(
+        series, title=titles()[name], description=f"Its GPU, not named, dashed, {found.gpu} solid.", x_label="N",
+        y_label="ms", width=860, height=460,
+    )}  # fmt: skip
+
+
+def _registers() -> dict[str, str]:
+    """What Nsight Compute draws for a launch: how many warps fit, from the limits of the architecture alone."""
+    name = "reproduce-registers"
+    series = []
+    for threads, colour in zip(BLOCKS, charts.SERIES, strict=False):
+        points = [(float(n), float(limits.occupancy(SEEN, threads, n, 0).warps)) for n in REGISTERS]
+        series.append(Series(f"blocks of {threads}", points, colour))
+    return {name: charts.curves(
+        series, title=titles()[name], description=f"{SEEN}: 48 warps, 16 blocks, 65,536 registers.",
+        x_label="registers of a thread", y_label="warps", width=860, height=360, log_x=False, log_y=False, marks=False,
+    )}  # fmt: skip
 
 
 def _bars(

@@ -22,6 +22,7 @@ def tables(gpu: Figures, cpu: Figures, rows: Sequence[Row]) -> tuple[dict[str, C
         "beyond:strong": partial(parallel_tables.scaling, cpu, "strong"),
         "beyond:weak": partial(parallel_tables.scaling, cpu, "weak"),
         "picture:attention": partial(attention, gpu),
+        "picture:attention-text": partial(attention, gpu, "../pictures"),
         "items": partial(page.counted, rows),
     }
     makers |= {f"picture:{name}": partial(page.embedded, drawn, name) for name in page.titles()}
@@ -46,10 +47,10 @@ def pictures(found: Figures) -> dict[str, str]:
     return {"attention-rung-by-rung": attention_text_chart.chart(rows[0].what, rows)}
 
 
-def attention(found: Figures) -> str:
-    """That picture, for a page in docs/; empty if it was not measured."""
+def attention(found: Figures, folder: str = "pictures") -> str:
+    """That picture, for a page that finds pictures in `folder`; empty if it was not measured."""
     alt_text = "Seconds over tokens of text for some variants of attention, and the time of every rung"
-    return picture("attention-rung-by-rung", alt_text, "pictures") if pictures(found) else ""
+    return picture("attention-rung-by-rung", alt_text, folder) if pictures(found) else ""
 
 
 def course(found: Figures, *, short: bool = False) -> str:

@@ -1,5 +1,5 @@
 /*---
-idea   = "Mean and variance in one pass over the row: each lane keeps a count, a mean and a sum of squares, and lanes merge them."
+idea   = "Mean and variance in one loop over the row: each lane keeps a count, a mean and a sum of squares, and lanes merge them."
 dtypes = ["f32"]
 [[launch]]
 kernel = "layernorm"

@@ -1,5 +1,5 @@
 /*---
-idea   = "One warp per row; the maximum and the sum of a softmax in one pass over the row."
+idea   = "One warp per row; the maximum and the sum of a softmax in one loop over the row."
 dtypes = ["f32"]
 [[launch]]
 kernel = "softmax"

@@ -1,5 +1,5 @@
 /*---
-idea   = "The first index of the largest number of a row, in one pass: a warp per row."
+idea   = "The first index of the largest number of a row, in one loop: a warp per row."
 dtypes = ["f32"]
 [[launch]]
 kernel = "argmax"

@@ -143,7 +143,7 @@ async function show(number) {
   at("chapter").textContent = `${exercise.chapter} · ${exercise.does}`;
   at("title").textContent = `${exercise.number}. ${exercise.title}`;
   at("task").innerHTML = exercise.task;
-  at("aim").textContent = exercise.goal ? `Target: ${exercise.aim || exercise.goal}, at ${exercise.shape.replaceAll(",", ", ").replaceAll("=", " = ")}.` : "";
+  at("aim").textContent = exercise.targets.map((what) => `Target: ${what}.`).join(" ");
   at("stars").replaceChildren(...exercise.for.map((what, i) => made("li", `${stars(i + 1)} ${what.replaceAll("`", "")}`)));
   at("predict").hidden = !exercise.question;
   at("predict").querySelector("span").textContent = `Predict before you run: ${exercise.question}`;
@@ -178,7 +178,7 @@ async function theory(of) {
   asked.abort();
   asked = new AbortController();
   box.dataset.chapter = of.chapter;
-  box.replaceChildren(made("p", course.ready ? "Drawing ..." : "Drawing ... (the first time the simulator is compiled: about half a minute)", { className: "soft" }));
+  box.replaceChildren(made("p", course.ready ? "Drawing ..." : "Drawing ... (the simulator is being compiled, once: about half a minute)", { className: "soft" }));
   try {
     const { about } = await ask(`/theory/${of.number}`, undefined, asked.signal);
     if (box.dataset.chapter === of.chapter) box.innerHTML = about;
@@ -196,7 +196,7 @@ async function run() {
   if (at("run").disabled) return;
   at("run").disabled = true;
   delete at("verdict").dataset.state;
-  at("verdict").replaceChildren(made("p", course.ready ? "Running ..." : "Running ... (the first time the simulator is compiled: about half a minute)"));
+  at("verdict").replaceChildren(made("p", course.ready ? "Running ..." : "Running ... (the simulator is being compiled, once: about half a minute)"), made("progress"));
   try {
     const of = exercise, ran = text(), found = await ask(`/exercise/${of.number}/grade`, { text: ran });
     of.text = ran;
@@ -218,6 +218,7 @@ function said(found) {
   box.dataset.state = found.state;
   const head = made("h3", `${STATES[found.state]} `);
   if (found.state === "solved") head.append(made("span", stars(found.stars), { className: "stars", ariaLabel: `${found.stars} of 3 stars` }));
+  if (found.stars < found.best) head.append(made("span", ` for this run; your best: ${stars(found.best)}`, { className: "soft" }));
   for (const symptom of found.symptoms) {
     const item = made("li");
     item.append(...symptom.says.split("`").map((part, i) => (i % 2 ? made("code", part) : part)), " ");

@@ -95,7 +95,8 @@ def _compute(call: Call, model: Model, outbox: Outbox, wanted: set[int]) -> None
     try:
         if call.key in wanted:
             for part in call.work(model):
-                parts.append(part)
+                if part is not None:
+                    parts.append(part)
                 if call.key not in wanted:
                     return
             outbox.put(Result(call.key, parts))

@@ -83,12 +83,13 @@ class Cancel:
     key: int
 
 
-Work = Callable[[Any], Iterator[Any]]  # parts of a result from a model; whether they are still wanted is asked between
+# Parts of a result from a model, and None for none yet; whether they are still wanted is asked in between.
+Work = Callable[[Any], Iterator[Any]]
 
 
 @dataclass(frozen=True)
 class Call:
-    """Compute list(work(model)), unless Cancel comes before its end."""
+    """Compute the parts of work(model), unless Cancel comes before their end."""
 
     key: int
     work: Work

@@ -521,7 +521,7 @@ void rung_rate(void* engine, int32_t runs, const Run* run, const float* x, const
                float* figures)
 { static_cast<Engine*>(engine)->pass(Pass{runs, run, x, Memory{}, wanted, whole != 0, figures}); }
 
-// Independent texts: the mean of the last hidden states of each (runs, C).
-void rung_mean(void* engine, int32_t runs, const Run* run, const float* x, float* means)
-{ static_cast<Engine*>(engine)->pass(Pass{runs, run, x, Memory{}, nullptr, false, means, true}); }
+// The mean of each run's last hidden states (runs, C); without memory, runs are independent texts.
+void rung_mean(void* engine, int32_t runs, const Run* run, const float* x, const Memory* memory, float* means)
+{ static_cast<Engine*>(engine)->pass(Pass{runs, run, x, memory ? *memory : Memory{}, nullptr, false, means, true}); }
 }

@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rung.errors import RungError
+from rung.models.batching.pages import PagedCache
 from rung.models.cache import SHORT_PROMPT, Cache, Column, Run
 from rung.models.cpu import build
 from rung.models.cpu.build import Compilation
@@ -87,11 +88,10 @@ def _bind(path: Path) -> ctypes.CDLL | None:
     library.rung_new.argtypes = [ctypes.POINTER(Shape), ctypes.POINTER(ctypes.c_void_p)]
     library.rung_join.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.rung_free.argtypes = [ctypes.c_void_p]
-    for function in (library.rung_step, library.rung_read):
+    for function in (library.rung_step, library.rung_read, library.rung_mean):
         function.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 4]
     library.rung_rate.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_int32,
                                   ctypes.c_void_p]  # fmt: skip
-    library.rung_mean.argtypes = [ctypes.c_void_p, ctypes.c_int32, *[ctypes.c_void_p] * 3]
     return library
 
 
@@ -200,8 +200,23 @@ class CpuSteps:
         """The mean of each text's last hidden states, (texts, C)."""
         x, places = self._alone(texts)
         means = np.empty((len(texts), self._config.C), np.float32)
-        self._call(self._library.rung_mean, True, places, x.ctypes.data, means.ctypes.data)
+        self._call(self._library.rung_mean, True, places, x.ctypes.data, None, means.ctypes.data)
         return means
+
+    def mean(self, ids: Sequence[int], part: int) -> Iterator[np.ndarray | None]:
+        """The same of a text that is read in parts of so many tokens: None after each part, then the mean."""
+        c, count = self._config, len(ids)
+        kind = "float32" if self._arrays["wte.weight"].dtype == np.float32 else "bfloat16"
+        cache = PagedCache((c.layers, c.NKV, c.HS), 1, count, count, kind)
+        cache.fit(0, count)
+        total, means = np.zeros(c.C, np.float64), np.empty(c.C, np.float32)
+        for at in range(0, count, part):
+            run = Run(ids[at : at + part], 0, at)
+            x, rest = self._embed_runs([run]), (_memory(cache), means.ctypes.data)
+            self._call(self._library.rung_mean, True, [(0, at, len(run.tokens))], x.ctypes.data, *rest)
+            total += len(run.tokens) * means.astype(np.float64)
+            yield None
+        yield (total / count).astype(np.float32)
 
     def _alone(self, texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
         """Texts that are read by themselves: their vectors, and their places one after the other."""

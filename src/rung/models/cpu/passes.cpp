@@ -383,7 +383,7 @@ public:
                 linear(layer.mlp_proj, hidden_, F, C, add);
             }
         }
-        if (!pass_.alone()) return last(my, next, each);
+        if (!pass_.wanted && !pass_.means) return last(my, next, each);
         each(strips, [&](int i) { normalize(x_, net_.ln_f, i * LANES); });
         if (pass_.means) return each(pass_.runs, [&](int r) { mean(r); });
         if (PACKED) each(strips, [&](int i) { pack(norm_, C, i * LANES); });

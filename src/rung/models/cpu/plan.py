@@ -21,7 +21,7 @@ from rung.models.tensors import GGUF
 from rung.models.weights import Linear, Weights
 
 CPU_DTYPES = ("auto", "float32", "bfloat16", "int8")
-MEANS_AT_ONCE = 128  # at first
+MEANS_AT_ONCE = 128  # tokens, between which whoever asked for means may give up
 ROOM = 64 << 20  # bytes per allocation for matrices
 # Threads synchronize five times per layer: more threads pay off from this many bytes of weights each, up to a maximum.
 SMALL = 1 << 30  # bytes of a folder, up to which its weights are kept as they are used, whatever their form was
@@ -113,13 +113,13 @@ class CpuPlan(TorchPlan):
         return Service(native=engine, rater=NativeRater(engine))
 
 
-def together(texts: Iterable[Sequence[int]], tokens: int) -> Iterator[list[Sequence[int]]]:
-    """Texts of so many tokens, then of more, up to TOKENS_AT_ONCE, or one text."""
+def together(texts: Iterable[Sequence[int]], tokens: int, most: int) -> Iterator[list[Sequence[int]]]:
+    """Texts of so many tokens, then of more, up to the most, or one text."""
     some: list[Sequence[int]] = []
     for ids in texts:
         if some and sum(map(len, some)) + len(ids) > tokens:
             yield some
-            some, tokens = [], min(2 * tokens, TOKENS_AT_ONCE)
+            some, tokens = [], min(2 * tokens, most)
         some.append(ids)
     if some:
         yield some
@@ -132,13 +132,14 @@ class NativeRater:
         self.engine = engine
 
     def rate(self, windows: Iterable[Sequence[int]], *, whole: bool = True) -> Iterator[Rated]:
-        for some in together(windows, 16):  # so that the first figures do not wait for many texts
+        for some in together(windows, 16, TOKENS_AT_ONCE):  # so that the first figures do not wait for many texts
             yield from self._pass(some, whole)
 
-    def means(self, texts: Iterable[Sequence[int]]) -> Iterator[np.ndarray]:
-        """The mean of each text's last hidden states (C)."""
-        for some in together(texts, MEANS_AT_ONCE):
-            yield from self.engine.means(some)
+    def means(self, texts: Iterable[Sequence[int]]) -> Iterator[np.ndarray | None]:
+        """The mean of each text's last hidden states (C), and None after parts of long ones."""
+        for some in together(texts, MEANS_AT_ONCE, MEANS_AT_ONCE):
+            long = len(some[0]) > MEANS_AT_ONCE
+            yield from self.engine.mean(some[0], MEANS_AT_ONCE) if long else self.engine.means(some)
 
     def _pass(self, windows: Sequence[Sequence[int]], whole: bool) -> Iterator[Rated]:
         read = [ids for ids in windows if len(ids) > 1]

@@ -355,7 +355,7 @@ struct Pass
     float* out;
     bool means = false;  // of each run's last hidden states, in place of logits
 
-    bool alone() const { return wanted || means; }  // texts whose keys and values nobody reads later
+    bool alone() const { return !memory.k; }  // texts whose keys and values nobody reads later
 };
 
 constexpr int QUANTA = 32767;  // the largest input of a product with 8-bit weights
