@@ -199,7 +199,7 @@ def test_beyond_its_time_the_race_check_looks_at_some_blocks(
         "int main()\n{\n    int *x, *n, one;\n    cudaMalloc(&x, 4096 * 64 * 4);\n    cudaMalloc(&n, 4);\n    cudaMemset(n, 0, 4);\n"
         "    k<<<4096, 64>>>(x, n, 50);\n    cudaMemcpy(&one, x, 4, cudaMemcpyDeviceToHost);\n    cudaFree(x);\n    cudaFree(n);\n}\n"
     )
-    monkeypatch.setenv("GPULESS_RACE_SECONDS", "0.02")
+    monkeypatch.setenv("GPULESS_RACE_INSTRUCTIONS", "50000")
     document = json.loads(run(source, "--json").stdout)
     assert document["exit"] == code, document
     assert any(note.startswith("races:") for note in document["notes"])

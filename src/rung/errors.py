@@ -8,6 +8,7 @@ __all__ = [
     "CompileError",
     "EmulatorFault",
     "FaultKind",
+    "OutOfTime",
     "RungError",
     "TooLarge",
     "Unjudged",
@@ -20,6 +21,10 @@ class Unjudged(RungError):
     """A file that rung cannot judge as it is, with what would help: no verdict, and no wrong argument either."""
 
     kind = "not judged"
+
+
+class OutOfTime(BaseException):
+    """A limit on time has ended the judged code: no verdict, and for no handler of its errors to take for one."""
 
 
 def with_extra(name: str) -> str:

@@ -14,7 +14,7 @@ import torch
 from rung.check import processes, sandbox, schedule
 from rung.check.judge import check, report_on
 from rung.check.processes import work_through
-from rung.check.report import LADDER, QUICK, THOROUGH, CheckRequest, Report, exit_code
+from rung.check.report import LADDER, QUICK, THOROUGH, TIME, CheckRequest, Report, exit_code
 from rung.rungs import catalogue
 
 BROKEN = Path(__file__).parents[1] / "broken"
@@ -286,9 +286,9 @@ def test_few_settings_are_all_tried() -> None:
 
 
 def test_a_rung_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "RUN_SECONDS", 1.0)
+    monkeypatch.setattr(sandbox, "RUN_SECONDS", {"emulator": 1.0})
     report = report_on(task_on("never_ends.py"))
-    assert report.verdict == "failed" and report.cause == "slow" and "1 s" in report.reason
+    assert report.verdict == "not judged" and report.cause == TIME and "1 s" in report.reason
 
 
 def test_what_a_kernel_prints_is_not_on_standard_output(capfd: pytest.CaptureFixture[str]) -> None:

@@ -132,8 +132,9 @@ __global__ void f(float* x, int n) {{
     assert x.sum() == 32
 
 
+@pytest.mark.parametrize("limit", [{"seconds": 0.5}, {"steps": 1_000_000}])
 @pytest.mark.parametrize(("endless", "kind"), [(-1, "unfinished"), (3, "deadlock")])
-def test_a_limit_on_time_tells_long_work_from_work_without_an_end(endless: int, kind: str) -> None:
+def test_a_limit_tells_long_work_from_work_without_an_end(endless: int, kind: str, limit: dict[str, Any]) -> None:
     source = """
 __global__ void f(float* x, int n, int endless) {
     float sum = 0;
@@ -143,7 +144,7 @@ __global__ void f(float* x, int n, int endless) {
 """
     arguments = (torch.zeros(64), 500, endless)
     with pytest.raises(EmulatorFault) as raised:
-        run(source, *arguments, grid=(200_000, 1, 1), settings=COUNTING | {"seconds": 0.5})
+        run(source, *arguments, grid=(200_000, 1, 1), settings=COUNTING | limit)
     assert raised.value.kind == kind
 
 

@@ -42,6 +42,21 @@ def test_a_model_in_eight_bits_is_converted_once_for_each_state_of_its_files(
     assert len(converted) == 3 * count
 
 
+def test_a_small_model_is_read_once_whatever_its_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
+    folder, ids = tmp_path / "model", gpt2_models.some_ids(12)
+    folder.mkdir()
+    for file in gpt2_models.saved().iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "left").symlink_to(tmp_path / "nowhere")
+    first = rung.load(folder, dtype="bfloat16", device="cpu")
+    monkeypatch.setattr("rung.models.weights.open_tensors", lambda folder: pytest.fail("the files were read again"))
+    again = rung.load(folder, dtype="bfloat16", device="cpu")
+    assert torch.equal(again.logits(ids), first.logits(ids))
+    texts = [model.generate([ids], temperature=0, max_new_tokens=5)[0].tokens for model in (first, again)]
+    assert texts[0] == texts[1]
+
+
 def test_a_context_is_made_less(capsys: pytest.CaptureFixture[str]) -> None:
     folder = llama_models.saved("llama")
     whole, less = (rung.load(folder, dtype="float32", device="cpu", context=n) for n in (None, 32))

@@ -35,8 +35,8 @@ class Settings:
     order: Order = "forward"
     seed: int = 0
     poison: bool = True  # at the start of every block, shared memory holds a pattern that no kernel has written
-    seconds: float = 6.0  # of CPU time without any thread ending, until the launch is stopped
-    steps: int = 0  # instructions of warps, until the launch is stopped; 0: no limit
+    seconds: float = 6.0  # of CPU time, until the launch is stopped; if `steps` is 0
+    steps: int = 0  # instructions of warps, until the launch is stopped: at the same place on any machine
     check_races: bool = False  # accesses that nothing orders are looked for; takes twice as long
     counters: bool = False  # what the instructions do is counted; counters.py reports it by line
     coverage: bool = False  # branches are counted; coverage.py reports them by line

@@ -27,7 +27,7 @@ from rung.rungs.learned import LearnedCall, LearnedFile
 if TYPE_CHECKING:
     from rung.adopt.search import Budget, Outcome
 
-SECONDS = 5.0  # of CPU time for all searches of a file that lead to nothing
+SECONDS = 5.0  # of all searches of a file that lead to nothing: search.Budget
 MOST = 48  # proposals for a kernel
 SHOWN = 3  # that are shown, where none is right
 OPERATIONS = 3  # of those that names speak of, whose calls are tried
@@ -259,7 +259,7 @@ class _Kernels:
         self.budget = self.budget or _budget()
         tables = chosen[:1] if first.sure else chosen
         found = self.budget.search(self.of, self.path, "kernel", tables, own=first.own)
-        if found.table is None and (function := self._host_of(kernel, functions)):
+        if found.table is None and not found.fault and (function := self._host_of(kernel, functions)):
             return function
         table, doubts = _concluded(tables, found, "needs")
         if first.sure and not found.needs:  # as the file says it: what is wrong is the kernel's

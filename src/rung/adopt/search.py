@@ -22,24 +22,26 @@ from gpuless.base.expressions import names_in
 from gpuless.base.processors import cpu_seconds
 from rung import progress
 from rung.apart import Apart
+from rung.check.guarded_memory import from_the_start
 from rung.check.report import OF_THE_KERNEL, CheckRequest, Failure, Report
-from rung.check.runner import Binding, LocalRunner
+from rung.check.runner import PACE, Binding, LocalRunner
 from rung.check.trial import Trials
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
 from rung.operation import Case, Operation, Values
 from rung.rungs import catalogue
+from rung.rungs.cuda import CudaRung
 from rung.rungs.learned import LearnedCall
 from rung.rungs.python import PythonRung
 
 WARP, SMALL, LARGE = 32, 1 << 14, 1 << 17
 TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; before further proposals
 TILES = (32, 64, 128)
-LOADING = 20.0  # CPU seconds that do not count, until the first call is tried
-CONFIRMING = 1.5  # CPU seconds for further cases
-PROMISING = 10.0  # more CPU seconds for a call that is right at the smallest shapes: each other may be compiled
+CONFIRMING = 1.5  # of the budget, for further cases
+PROMISING = 10.0  # that is left at least for a call that is right at the smallest shapes: each other may be compiled
+BUILD, TRIAL = 0.3, {"kernel": 0.03, "host": 0.15, "python": 0.15}  # what a compilation costs, and a trial of each kind
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other call is tried
-IDLE, TICK = 20, 0.5  # times the limit on CPU time, for a process that waits; seconds between two looks at the clock
+LIMIT, IDLE, TICK = 120.0, 4, 0.5  # CPU seconds of a search, times that for one that waits, seconds between two looks
 LIKELIEST = "likeliest"  # what the first proposal gave, while others are tried
 Table = Mapping[str, Any]
 
@@ -57,8 +59,8 @@ class Outcome:
 
 
 class Budget:
-    """CPU seconds that all searches of a file share: what they find does not depend on other load. What led to a call
-    is not counted."""
+    """What all searches of a file may cost, as seconds: of executed instructions, trials and compilations, so that what
+    they find is the same on any machine. What led to a call is not counted."""
 
     def __init__(self, seconds: float) -> None:
         self.left = seconds
@@ -68,43 +70,51 @@ class Budget:
         file itself makes."""
         if gpuless.available() is None:
             gpuless.compiled()  # once for a machine; it is not the file's time
-        outcome, likeliest, begun, first, spent = Outcome(), Outcome(), 0, 0, 0.0
-        began, seconds, promised = time.monotonic(), self.left, 0.0
+        outcome, likeliest, first, begun, left = Outcome(), Outcome(), 0, 0, self.left
         method = "fork" if threading.active_count() == 1 else "spawn"
         every = len([*order(len(tables))])
-        while first < every and self.left + promised > spent:
-            used, begun = 0.0, first - 1
-            work = (_search, of.name, str(path), kind, [dict(t) for t in tables], first, own)
-            with suppress(EOFError), Apart(*work, method=method) as trial:
-                start = LOADING  # its CPU seconds before the first call, at most: imports, and the file's own code
-                while self.left + promised > spent + used and time.monotonic() < began + IDLE * seconds:
-                    used = max(used, _cpu(trial.process.pid) - start)
-                    if not trial.pipe.poll(TICK):
-                        continue
-                    answer = json.loads(trial.pipe.recv_bytes())
-                    if isinstance(answer, float):  # its CPU seconds so far: the call is right at the smallest shapes
-                        promised = max(promised, spent + answer - start + PROMISING - self.left)
-                    elif isinstance(answer, list):
-                        start = min(start, answer[1])
-                        begun, used = int(answer[0]), max(used, answer[1] - start)
+        while first < every and left > 0:
+            begun, ended = first - 1, False
+            work = (_search, of.name, str(path), kind, [dict(t) for t in tables], first, own, left)
+            with Apart(*work, method=method) as trial:
+                for told in _answers(trial, path):
+                    left = told["left"]
+                    if "number" in told:
+                        begun = told["number"]
                         progress.doing(f"call {begun + 1} of {every} is tried")
-                    elif answer["why"] == LIKELIEST:
-                        likeliest = Outcome(**answer)
+                        continue
+                    found = Outcome(**told["found"])
+                    ended = not found.why  # with a reason, others are still tried
+                    if found.why == LIKELIEST:
+                        likeliest = found
                     else:
-                        outcome = Outcome(**answer)
-                        begun = begun if outcome.why else every  # with a reason, others are still tried
-                        if begun == every:
-                            break
-            spent += used
-            if begun < first:
+                        outcome = found
+            if ended or begun < first:
                 break
             first = begun + 1  # the proposal has ended its process
         if outcome.table is not None:
             return dataclasses.replace(outcome, why="")
-        self.left -= spent
+        self.left = min(self.left, left)
         tried = min(max(begun, 0) + 1, len(tables))
         why = f"{tried} of {len(tables)} calls were tried, and none gave the right result"
         return dataclasses.replace(likeliest, why=why)
+
+
+def _answers(trial: Apart, path: Path) -> Iterator[dict[str, Any]]:
+    """What a search sends until it has found something, or ends."""
+    began = time.monotonic()
+    while True:
+        if trial.pipe.poll(TICK):
+            try:
+                told = json.loads(trial.pipe.recv_bytes())
+            except EOFError:
+                return
+            yield told
+            if "found" in told and not told["found"]["why"]:
+                return
+        elif _cpu(trial.process.pid) > LIMIT or time.monotonic() - began > IDLE * LIMIT:
+            why = f"its calls could not be tried within {LIMIT:.0f} s of CPU time; a header says how it is called."
+            raise RungError(f"{path}: {why}")
 
 
 def _cpu(pid: int | None) -> float:
@@ -114,20 +124,42 @@ def _cpu(pid: int | None) -> float:
 
 
 def _search(
-    answer: Connection, operation: str, file: str, kind: str, tables: list[dict[str, Any]], first: int, own: bool
-) -> None:
+    answer: Connection, operation: str, file: str, kind: str, tables: list[dict[str, Any]], first: int, own: bool,
+    left: float,
+) -> None:  # fmt: skip
     """In a process of its own: sends the number of each trial before it begins, then an `Outcome`; one that is right at
     some shapes only, while others are tried, says so in `why`."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     for standard in (1, 2):
         os.dup2(quiet, standard)
     torch.set_num_threads(1)
+    spending = _Spending(kind, left)
 
-    def tell(what: object) -> None:  # as JSON: a Python file's own code may write there as well
-        answer.send_bytes(json.dumps(what).encode())
+    def tell(**what: object) -> None:  # as JSON: a Python file's own code may write there as well
+        answer.send_bytes(json.dumps({**what, "left": spending.left}).encode())
 
-    found = Search(catalogue.operation(operation), Path(file), kind, tables, own, tell).run(first)
-    tell(dataclasses.asdict(found))
+    with from_the_start(), gpuless.Session():
+        search = Search(catalogue.operation(operation), Path(file), kind, tables, own, tell, spending)
+        tell(found=dataclasses.asdict(search.run(first)))
+
+
+class _Spent(Exception):
+    """Nothing is left of the budget."""
+
+
+class _Spending:
+    """What trials cost."""
+
+    def __init__(self, kind: str, left: float) -> None:
+        self.trial, self.left, self.builds, self.steps = TRIAL[kind], left, set[object](), gpuless.current().steps
+
+    def take(self, build: object) -> None:
+        """Before a trial of what is built so."""
+        steps, self.steps = self.steps, gpuless.current().steps
+        self.left -= self.trial + (self.steps - steps) / PACE + BUILD * (build not in self.builds)
+        self.builds.add(build)
+        if self.left < 0:
+            raise _Spent
 
 
 def order(count: int) -> Iterator[tuple[int, int]]:
@@ -141,9 +173,10 @@ def order(count: int) -> Iterator[tuple[int, int]]:
 class Search:
     def __init__(
         self, of: Operation, path: Path, kind: str, tables: list[dict[str, Any]], own: bool,
-        tell: Callable[[object], None],
+        tell: Callable[..., None], spending: _Spending,
     ) -> None:  # fmt: skip
         self.of, self.path, self.kind, self.tables, self.own, self.tell = of, path, kind, tables, own, tell
+        self.spending = spending
         self.best: Outcome | None = None  # right at some shapes: another may be right at all
         self.most = 0  # shapes at which it is
         self.likeliest = Outcome()
@@ -161,10 +194,10 @@ class Search:
                 continue
             if tile and self.best:
                 return self.best
-            self.tell([number, sum(os.times()[:4])])
+            self.tell(number=number)
             attempt: _Attempt | None = None
             try:
-                attempt = _Attempt(self.of, self.path, self.kind, self.tables[at], self.tell)
+                attempt = _Attempt(self.of, self.path, self.kind, self.tables[at], self.spending, explains=at == 0)
                 if (found := self._tiles(attempt, tile) if tile else self._plain(attempt)) is not None:
                     return found
             except EmulatorFault as fault:
@@ -173,6 +206,8 @@ class Search:
                     return Outcome(table=self.tables[0])
                 if endless == ENDLESS:
                     break
+            except _Spent:
+                break
             except Exception:  # a RungError, or one of the file's own Python; a compiler's, of another kernel
                 continue
             finally:
@@ -189,7 +224,7 @@ class Search:
             return outcome
         if right > self.most:
             self.best, self.most = outcome, right
-            self.tell(dataclasses.asdict(dataclasses.replace(outcome, why="right at some shapes")))
+            self.tell(found=dataclasses.asdict(dataclasses.replace(outcome, why="right at some shapes")))
         return None
 
     def _tiles(self, attempt: _Attempt, tile: int) -> Outcome | None:
@@ -202,14 +237,17 @@ class Search:
             self.likeliest = Outcome(failure=attempt.failure)
         elif self.first_fault and attempt.fault.get("kind") == self.first_fault["kind"]:
             self.likeliest.fault = self.first_fault
-        self.tell(dataclasses.asdict(dataclasses.replace(self.likeliest, why=LIKELIEST)))
+        self.tell(found=dataclasses.asdict(dataclasses.replace(self.likeliest, why=LIKELIEST)))
 
 
 class _Attempt:
     """A proposed call, and its trials."""
 
-    def __init__(self, of: Operation, path: Path, kind: str, table: Table, tell: Callable[[object], None]) -> None:
-        self.of, self.path, self.kind, self.table, self.tell = of, path, kind, dict(table), tell
+    def __init__(
+        self, of: Operation, path: Path, kind: str, table: Table, spending: _Spending, *, explains: bool
+    ) -> None:
+        self.of, self.path, self.kind, self.table, self.spending = of, path, kind, dict(table), spending
+        self.explains = explains  # what its wrong numbers are
         self.fault: dict[str, Any] = {}  # the first that is the kernel's
         self.failure: dict[str, Any] = {}  # what the first wrong trial computed
         self._bind()
@@ -222,9 +260,12 @@ class _Attempt:
     def right(self, values: Values) -> bool:
         """Whether a run is right; an output that is read before it is written gets another run, of zeros."""
         case = Case("trial", values)
+        build = self.rung.build(values, self.dtype) if isinstance(self.rung, CudaRung) else None
         for _ in range(2):
+            self.spending.take(build)
             report = Report(self.rung.full_name, self.dtype.name, "emulator")
             trials = Trials(self.rung, self.dtype, "emulator", report, LocalRunner("emulator"), CheckRequest())
+            trials.explains = self.explains
             try:
                 trials.at(case, values, 0, Binding(seconds=MOST_SECONDS), only_run=True).once()
                 return True
@@ -250,18 +291,18 @@ class _Attempt:
         of, small, inner = self.of, self.small(), list(self.of.dims)[-1]
         if not all(self.right(values) for values in small):
             return None
-        self.tell(sum(os.times()[:4]))
+        self.spending.left = max(self.spending.left, PROMISING)
         cases = (of.complete(c.values) for c in of.cases if self.dtype.name in c.dtypes)
         fitted = filter(None, (self.rung.fitted(values, self.dtype) for values in cases))
         others = sorted((v for v in fitted if _elements(of, v) <= LARGE), key=lambda v: _elements(of, v))
         longer = [v for v in others if v[inner] > WARP]
         right = [{dim: values[dim] for dim in of.dims} for values in small]
-        began = time.process_time()
+        until = self.spending.left - CONFIRMING
         for values in [*longer[:1], *sorted(longer, key=lambda v: -v[inner])[:1], *others]:
             shape = {dim: values[dim] for dim in of.dims}
             if shape in right:
                 continue
-            if time.process_time() - began > CONFIRMING:
+            if self.spending.left < until:
                 break
             try:
                 if not self.right(values):

@@ -24,6 +24,7 @@ from gpuless.base.processors import cpu_seconds
 from rung import progress
 from rung.apart import how_it_ended
 from rung.check.report import SLOW, Failure
+from rung.errors import OutOfTime
 from rung.rungs.base import Device
 
 PR_SET_DUMPABLE = 4
@@ -125,8 +126,8 @@ class Child:
             env=_environment(),
         )
 
-    def clock(self) -> float:
-        """On the emulator, the process's CPU time: what is affordable should not depend on other load."""
+    def _clock(self) -> float:
+        """On the emulator, the process's CPU time."""
         if self.device != "cuda":
             with contextlib.suppress(OSError):  # it has ended
                 return cpu_seconds(self._process.pid)
@@ -175,20 +176,21 @@ class Child:
             raise Failure(how_it_ended(self._process.poll())) from None
         except TimeoutError:
             self.close()
-            raise Failure(f"did not end within {seconds:.0f} s of CPU time", SLOW) from None
+            if self.device == "cuda":
+                raise Failure(f"did not end within {seconds:.0f} s", SLOW) from None
+            raise OutOfTime(f"a call had not ended after {seconds:.0f} s of CPU time") from None
         except ValueError:
             self.close()
             raise Failure("its process sent an answer without a request") from None
         return answer
 
     def _line(self, seconds: float) -> bytes:
-        """The next line of the answer. The limit is on CPU time, so that it does not depend on other load; a process
-        that only waits is ended too."""
-        began, start = self.clock(), time.monotonic()
+        """The next line of the answer. A process that only waits is ended too."""
+        began, start = self._clock(), time.monotonic()
         while b"\n" not in self._left:
             ready, _, _ = select.select([self._answers], [], [], 0.2)
             if not ready:
-                if self.clock() - began > seconds or time.monotonic() - start > IDLE * seconds:
+                if self._clock() - began > seconds or time.monotonic() - start > IDLE * seconds:
                     raise TimeoutError
                 continue
             data = os.read(self._answers, 1 << 16)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,7 @@ STRICTEST = 32  # the largest alignment that any rung requires: WMMA fragments l
 POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"\xff\xfb", b"\x01\x00\x00\x00")
 
 _made = itertools.count()  # scratch memory is filled once, with a different pattern in each storage
+_placed = itertools.count()
 
 Raw = Callable[[str, int], torch.Tensor]  # this many bytes for this name, up to the end of a page
 
@@ -191,7 +193,18 @@ def fill(raw: torch.Tensor, pattern: bytes) -> None:
 
 
 Kind = Literal["end", "page", "odd"]
-_placed = itertools.count()
+
+
+@contextlib.contextmanager
+def from_the_start() -> Iterator[None]:
+    """Inside, patterns and addresses are those of a new process, whatever this one has judged before."""
+    global _made, _placed
+    before = _made, _placed
+    _made, _placed = itertools.count(), itertools.count()
+    try:
+        yield
+    finally:
+        _made, _placed = before
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import gpuless
 from gpuless.base.processors import processors
 from gpuless.compile.source import without_comments
 from gpuless.counts import fidelity
 from gpuless.counts.coverage import OF_TRITON, SPACES, Coverage, merged, unreached
 from rung import progress
 from rung.apart import Apart
+from rung.check import guarded_memory
 from rung.check.child import copied, copies
 from rung.check.gpu_limits import clock_read, unfit, unlaunchable
 from rung.check.report import (
@@ -31,6 +33,7 @@ from rung.check.report import (
     QUICK,
     RAISED,
     SHARE_REFUSED,
+    TIME,
     CheckRequest,
     Effort,
     Failure,
@@ -43,7 +46,7 @@ from rung.check.shapes import MOST_FLOPS
 from rung.check.trial import WRONG, Trials
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
-from rung.errors import CompileError, EmulatorFault, RungError, first_line
+from rung.errors import CompileError, EmulatorFault, OutOfTime, RungError, first_line
 from rung.lazy import torch
 from rung.operation import Case, Values
 from rung.rungs import catalogue, identity
@@ -111,6 +114,8 @@ def report_on(asked: CheckRequest, rung: Rung | None = None) -> Report:
         return judge(rung, asked)
     except RungError as error:
         return Report(asked.rung, asked.dtype, asked.device, "failed", str(error), error.kind)
+    except OutOfTime as late:
+        return Report(asked.rung, asked.dtype, asked.device, "not judged", str(late), TIME)
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
@@ -129,10 +134,9 @@ def _judge_file(rung: Rung, asked: CheckRequest) -> Report:
     """A rung of unknown origin, in a process of its own; on a GPU the emulator checks for races as well."""
     if told := computes_beside(rung):
         return Report(rung.full_name, asked.dtype, asked.device, *told)
-    several = processors() > 1 and not multiprocessing.current_process().daemon
-    at_once = several and copies(asked.device, str(rung.path))
+    forked = copies(asked.device, str(rung.path)) and not multiprocessing.current_process().daemon
     with Sandbox(asked.device, rung) as host:
-        report = judge(rung, asked, host, at_once=at_once)
+        report = judge(rung, asked, host, forked=forked)
     if asked.device != "cuda" or report.verdict != "ok" or rung.kind not in ("cuda", "triton") or rung.emulate:
         return report
     lesser = {"triton": asked.effort if asked.quick else LADDER}  # each call compiles
@@ -169,13 +173,18 @@ def judge(
     host: LocalRunner | None = None,
     *,
     compiled: bool = True,
-    at_once: bool = False,
+    forked: bool = False,
 ) -> Report:
-    """The report on one rung: names and types, launches and compilation for a GPU, the cases, and the rest; `at_once`
-    on two processors.
+    """The report on one rung: names and types, launches and compilation for a GPU, the cases, and the rest; a part of
+    that in a copy of this process if it may be `forked`.
 
     An exception of the checker is raised, never reported as the rung's; interrupted, it reports what is known.
     """
+    with guarded_memory.from_the_start(), nullcontext() if asked.device == "cuda" else gpuless.Session():
+        return _judge(rung, asked, host, compiled=compiled, forked=forked)
+
+
+def _judge(rung: Rung, asked: CheckRequest, host: LocalRunner | None, *, compiled: bool, forked: bool) -> Report:
     dtype, device = dtype_named(asked.dtype), asked.device
     report = Report(rung.full_name, asked.dtype, device, norm_cap=dtype.norm_cap)
     began = time.monotonic()
@@ -212,8 +221,6 @@ def judge(
             torch.cuda.empty_cache()
     host = host or LocalRunner(device)
     trials = Trials(rung, dtype, device, report, host, asked)
-    if trials.coverage:
-        host.coverage()  # of the rungs before it
     procedure = Procedure(trials, asked.seed, asked.effort, tell)
     ahead: AbstractContextManager[Callable[[], None] | None] = nullcontext()
     if compiled and asked.effort.alone and device == "emulator" and isinstance(rung, CudaRung):
@@ -221,7 +228,7 @@ def judge(
     try:
         with ahead as wait:
             trials.before_first_run = wait
-            beside = functools.partial(_in_a_copy, procedure) if at_once else afterwards
+            beside = functools.partial(_in_a_copy, procedure) if forked else afterwards
             procedure.follow(cases[:1] if asked.quick else cases, beside)
             if asked.case is None and report.verdict == "ok":
                 procedure.at_branches()
@@ -260,13 +267,17 @@ def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
 
 @contextmanager
 def _in_a_copy(procedure: Procedure, work: Callable[[], None]) -> Iterator[None]:
-    """`work` runs meanwhile in a copy of this process, which starts another one for the kernel."""
+    """`work` runs in a copy of this process as it is now, which starts another one for the kernel: meanwhile, or with
+    one processor afterwards."""
     trials, report = procedure.trials, procedure.report
     before = copy.deepcopy(report)
+    meanwhile = processors() > 1
 
     def judged(pipe: Connection) -> None:
         torch.set_num_threads(1)  # a copy has no other threads, and would wait for them
         copied()
+        if not meanwhile:
+            pipe.recv()
         try:
             with Sandbox(trials.device, trials.rung) as trials.host:
                 try:
@@ -276,15 +287,19 @@ def _in_a_copy(procedure: Procedure, work: Callable[[], None]) -> Iterator[None]
                     _failed(failure, procedure)
                 report.fidelity = trials.host.fidelity
             pipe.send((report, trials.ran))
-        except Exception as error:
-            pipe.send(f"{type(error).__name__}: {error}")
+        except (OutOfTime, Exception) as error:
+            pipe.send(error if isinstance(error, OutOfTime) else f"{type(error).__name__}: {error}")
 
     with Apart(judged) as other:
         yield
         try:
-            found: tuple[Report, Coverage] | str = other.pipe.recv()
+            if not meanwhile:
+                other.pipe.send("begin")
+            found: tuple[Report, Coverage] | OutOfTime | str = other.pipe.recv()
         except EOFError:
             raise Failure(other.ended()) from None
+    if isinstance(found, OutOfTime):
+        raise found
     if isinstance(found, str):
         raise RuntimeError(found)
     report.add(found[0], before)

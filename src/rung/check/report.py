@@ -23,7 +23,8 @@ SHARE_REFUSED = 0.5  # a rung whose `needs` refuses a larger share of the cases 
 
 @dataclass(frozen=True)
 class Effort:
-    """What a check may cost, in seconds per run, and what it adds for a rung that is checked alone."""
+    """What a check may cost, in seconds per run (of the emulator, of instructions: runner.PACE), and what it adds for a
+    rung that is checked alone."""
 
     affordable: float  # seconds of a run, for the case with all checks
     alone: bool  # tries every pair of values of two tunables, and runs the usual checks of one case at all
@@ -57,7 +58,8 @@ def right_where(needs: str) -> str:
 
 
 OF_THE_KERNEL = ("barrier", "race", "trap", "deadlock", "async")  # faults that seldom come from wrong arguments
-SLOW = "slow"  # the kind of a failure by the limit on time
+SLOW = "slow"  # the kind of a failure by the limit on a run's work
+TIME = "time"  # of what a limit on time has ended: judged again, it may get a verdict
 RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
 OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at
 

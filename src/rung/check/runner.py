@@ -7,9 +7,7 @@ import contextlib
 import copy
 import itertools
 import math
-import os
 import re
-import resource
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +37,7 @@ from rung.rungs.cuda import CudaRung
 
 Order = Literal["forward", "reverse", "shuffled"]
 SEED = 17  # of the shuffled order
+PACE = 3_000_000  # instructions of warps that are a second on the emulator, as a usual core takes for them
 UNKNOWN, LEAST_SECONDS, LONGER = 6.0, 1.0, 100.0  # until a launch is stopped: before its first run, and after it
 ENOUGH, MOST_STEPS, PROBED, BUILT = 6, 300_000, 6000, 1_500_000  # calls that reach a place; instructions of a launch
 STALLS = (6_000_000, 50_000_000)  # cycles; the second if the host was still queueing when the first was over
@@ -53,11 +52,10 @@ class Binding:
     sms: int | None = None
     cap: int = 0  # replaces the numbers that cap a grid
     seconds: float = 0.0  # until a launch is stopped, if another limit than usual
+    races: bool = True  # are looked for when it runs
 
 
 Seconds = Callable[[], float]  # known once the work is complete
-BUDGET = "RUNG_BUDGET"  # of the environment: if it is there, work is counted in instructions, not in seconds
-STEPS_PER_SECOND = 3e6  # instructions of warps, of a usual core with races looked for
 
 
 class Bound(Protocol):
@@ -154,7 +152,7 @@ def prepare(rung: Rung, operands: Bound, how: Binding, device: Device, scratch: 
         tensors = rung.operation.viewed(owned, tensors, operands.values)
     if how.cap and isinstance(rung, CudaRung):
         rung = capped(rung, how.cap)
-    with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, how):
+    with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, replace(how, races=True)):
         prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
     if mirror:
         wait(device, mirror)  # buffers that are zeroed once
@@ -254,7 +252,8 @@ def emulated(
     if device == "cuda":
         return nullcontext()
     seconds = how.seconds or (min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN)
-    return gpuless.under(order=order, seed=SEED, seconds=seconds, check_races=True, coverage=how.coverage)
+    steps = int(seconds * PACE)
+    return gpuless.under(order=order, seed=SEED, steps=steps, check_races=how.races, coverage=how.coverage)
 
 
 class Copies(Protocol):
@@ -295,8 +294,7 @@ class LocalCall:
         if self._device == "cuda" and not self._mirror and not self._streams:
             return self._queue(times)
         best = float("inf")
-        # On the emulator, the run's CPU time: what is affordable should not depend on other load.
-        clock = time.perf_counter if self._device == "cuda" else _work if BUDGET in os.environ else _cpu_time
+        clock = time.perf_counter if self._device == "cuda" else _emulated_seconds
         with emulated(self._device, self._how, order, self._took):
             if self._mirror:
                 self._mirror.arrive()
@@ -362,14 +360,9 @@ class LocalCall:
         return True
 
 
-def _work() -> float:
-    """The executed instructions of warps as seconds, so that what is affordable is the same on any machine."""
-    return gpuless.current().steps / STEPS_PER_SECOND
-
-
-def _cpu_time() -> float:
-    """Of this thread, and of processes that have ended."""
-    return time.thread_time() + resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+def _emulated_seconds() -> float:
+    """What has been executed: what is affordable, and so judged, is the same on any machine."""
+    return gpuless.current().steps / PACE
 
 
 def _capture(run: Callable[[], None]) -> torch.cuda.CUDAGraph:

@@ -13,6 +13,7 @@ import fcntl
 import os
 import socket
 import sys
+import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure, Verdict
-from rung.check.runner import STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
+from rung.check.runner import PACE, STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
 from rung.cuda.triton_driver import Tuned
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
 from rung.rungs import identity
@@ -32,7 +33,8 @@ from rung.rungs.base import Device, Rung
 from rung.rungs.python import PythonRung
 from rung.rungs.reached import WHOLE, imports
 
-BIND_SECONDS, RUN_SECONDS = 180.0, 10.0  # of CPU time of the process
+BIND_SECONDS = 180.0  # of the process, as RUN_SECONDS are of a run, or of four
+RUN_SECONDS: dict[Device, float] = {"cuda": 10.0, "emulator": 20.0}  # there executed instructions are limited first
 
 
 def _places(given: object) -> list[dict[str, Any]]:
@@ -54,13 +56,16 @@ class Sandbox(LocalRunner):
         self.library_calls: set[str] = set()
         self._fidelity: dict[str, Any] = {}
         self._slow = False
+        self._seen = 0  # instructions that the process has told of
         self._files_at: dict[int, int] = {}  # the file of the memory that starts at an address
         if device == "emulator" and gpuless.available() is None:
             gpuless.compiled()  # once for a machine; it is not the rung's time
         self._child = taken(device, rung.operation.name, str(rung.path), mirrored)
+        if self._child.bound:
+            self.ask({"do": "begin"}, BIND_SECONDS)
 
     def clock(self) -> float:
-        return self._child.clock()
+        return time.perf_counter() if self.device == "cuda" else self.steps / PACE
 
     def __enter__(self) -> Sandbox:
         return self
@@ -100,7 +105,7 @@ class Sandbox(LocalRunner):
     def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> RemoteCall:
         if self._slow:  # the limit on time ended it: what follows needs a new process
             self._child = taken(*self._child.of)
-            self._slow = False
+            self._slow, self._seen = False, 0
         self._child.bound += 1
         blocks = {n: operands.blocks[n] for n in operands.inputs + operands.outputs}
         described = {
@@ -144,7 +149,8 @@ class Sandbox(LocalRunner):
             raise
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics = self.atomics or bool(answer.get("atomics"))
-        self.steps = max(self.steps, int(answer.get("steps", 0)))
+        seen = max(self._seen, int(answer.get("steps", 0)))
+        self.steps, self._seen = self.steps + seen - self._seen, seen
         if told := answer.get("fidelity"):
             self._fidelity = fidelity.merged([told])
         self.unwritten = str(answer.get("unwritten", ""))[:500] or self.unwritten
@@ -169,7 +175,8 @@ class RemoteCall(LocalCall):
     def run(self, times: int = 1, order: Order = "forward") -> Seconds:
         start = self._host.clock()
         self._host.ask(
-            {"do": "run", "call": self._number, "times": times, "order": order}, RUN_SECONDS * max(1, times / 4)
+            {"do": "run", "call": self._number, "times": times, "order": order},
+            RUN_SECONDS[self._host.device] * max(1, times / 4),
         )
         took = (self._host.clock() - start) / times
         return lambda: took
@@ -187,7 +194,7 @@ class RemoteCall(LocalCall):
         return True
 
     def _do(self, what: str, **more: object) -> None:
-        self._host.ask({"do": what, "call": self._number, **more}, RUN_SECONDS)
+        self._host.ask({"do": what, "call": self._number, **more}, RUN_SECONDS[self._host.device])
 
 
 # What a Python file may import: what chooses sizes, allocates and launches. A file that imports something else computes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import itertools
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 import gpuless
 from gpuless import machine
-from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab
+from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab, from_the_start
 from rung.check.report import Failure
 from rung.check.runner import Binding, LocalCall, Probe, prepare, probe
 from rung.cuda import triton_driver
@@ -77,6 +78,7 @@ HARMLESS = (
     "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
 )  # fmt: skip
 COPIES = {"copy_", "clone", "_to_copy", "contiguous"}  # all that there is to do where nothing is computed
+OPERATOR = 100  # instructions that take as long as one of them
 ITEMS = 16  # numbers that a run may read on the host, such as lengths for choosing a kernel
 
 
@@ -87,10 +89,11 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, *, exact: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: set[str] = set()
-        self.exact, self.items = exact, 0
+        self.exact, self.items, self.count = exact, 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        self.count += 1
         name = func.overloadpacket.__name__
         harmless = name in HARMLESS or name.removesuffix("_copy") in HARMLESS
         if not harmless or func.namespace != "aten" or (self.exact and name in COPIES):
@@ -114,6 +117,17 @@ class _Judged:
         self.rung: Rung | None = None
         self.calls: dict[int, tuple[LocalCall, GuardedStorage]] = {}
         self.elsewhere: set[str] = set()  # what the last call has computed besides its kernels
+        self.fresh = contextlib.ExitStack()
+        self.begin()
+
+    def begin(self) -> None:
+        """Of this process only what it has imported and compiled is kept for the next verdict."""
+        self.calls.clear()
+        self.fresh.close()
+        self.fresh.enter_context(from_the_start())
+        self.fresh.enter_context(gpuless.Session())
+        if self.device == "emulator":
+            machine.forget_fidelity()
 
     def _find_rung(self, name: str) -> Rung:
         if self.rung is None or self.rung.name != name:
@@ -168,6 +182,7 @@ class _Judged:
             with Operators(exact=exact) as operators:
                 run()
             self.elsewhere |= operators.found
+            gpuless.current().steps += OPERATOR * operators.count
             if not operators.found and self.device != "cuda" and gpuless.current().launches == launched:
                 self.elsewhere.add("Python, without a kernel")
 
@@ -182,6 +197,9 @@ class _Judged:
         return torch.from_file(f"/dev/fd/{file}", shared=True, size=block["bytes"], dtype=torch.uint8)
 
     def answer(self, what: dict[str, Any]) -> dict[str, Any]:
+        if what["do"] == "begin":
+            self.begin()
+            return {}
         if what["do"] == "bind":
             self.bind(what)
             return {}
@@ -231,9 +249,6 @@ def main(settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     if settings["device"] != "cuda":  # torch.empty returns NaN, not what an earlier run has left there
         torch._C._set_deterministic_algorithms(True, warn_only=True)  # the public function imports torch's compiler
-    emulated = settings["device"] == "emulator"
-    if emulated:
-        machine.forget_fidelity()
     judged = _Judged(settings)
     for what in _requests(settings["ask"]):
         try:
@@ -247,7 +262,7 @@ def main(settings: dict[str, Any]) -> None:
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
         answer |= {"steps": gpuless.current().steps, "tuned": triton_driver.tuned()}
-        if emulated:
+        if judged.device == "emulator":
             answer["fidelity"] = machine.fidelity()
         try:
             os.write(settings["answer"], json.dumps(answer).encode() + b"\n")

@@ -135,7 +135,7 @@ class Procedure:
                     raise
                 self.report.left_out[case.name] = f"{self.rung.full_name} is too slow here: {failure}"
                 continue
-            if effort.alone and trial.seconds <= effort.affordable:
+            if effort.alone and trial.seconds <= effort.affordable and trials.keeps_state(values):
                 trial.refill(self.seed + index + 50)  # a rung that caches results by pointer would return the old ones
                 trial.once()
             if index == FIRST_CASES - 1:
@@ -164,12 +164,13 @@ class Procedure:
             self._on_a_large_gpu()
         if not self.effort.alone:
             return
-        if count := self.effort.later_runs:
-            fastest = min(self.ran, key=lambda one: one.seconds)
-            self._at(fastest).later_runs(min(count, LATER_PYTHON) if self.python else count)
-        for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
-            few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
-            self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))
+        fastest = min(self.ran, key=lambda one: one.seconds)
+        if self.trials.keeps_state(fastest.values):
+            if count := self.effort.later_runs:
+                self._at(fastest).later_runs(min(count, LATER_PYTHON) if self.python else count)
+            for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
+                few = max(FEW_LATER // 5, round(LATER_SECONDS / max(one.seconds, 1e-6)))
+                self._at(one).later_runs(FEW_LATER if self.effort.shapes == 1.0 else min(FEW_LATER, few))
         if not self.trials.tuning:
             if any(len(choices) > 1 for choices in self.rung.tune.values()):
                 self.tell("now other values of tunables")

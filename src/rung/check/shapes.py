@@ -31,7 +31,7 @@ MOST_ONES = 12  # choices of dimensions of one
 MOST_VALUES = 2  # of a scalar beside them
 TURNS = 3  # base cases in which each size is tried
 # The budgets: one unit per trial, COMPILED units per build, one unit per THREADS threads, STEPS instructions, ...
-WORK, WORK_DRAWN, WORK_REACHING = 400.0, 1000.0, 1500.0
+WORK, WORK_DRAWN, WORK_REACHING = 250.0, 500.0, 1500.0
 COMPILED, THREADS, STEPS, FLOPS, BYTES = 10, 200_000, 1_000_000, 1e6, 2e6
 GROSS, GROSS_FEW, FEW = 10.0, 100.0, 8  # times the bound; with at most FEW results, one may be near zero
 MOST_FLOPS, MOST_BYTES, MOST_THREADS = 3e7, 2e7, 2_000_000  # per trial; the bytes of a layer of gpt2
@@ -45,6 +45,8 @@ LARGE = (
 SHARE, SHARE_AGAIN = 0.05, 0.015
 TOO_SLOW = 20  # work of a shape that was stopped
 LEAST_THREADS = 0.2  # of the threads of a trial, what the default check keeps
+MOST = 3.0  # units of a trial in a default check
+RACED = 1.5  # units of a trial from which races are looked for only where blocks are of a new kind
 LEAST_PYTHON = 0.5  # of that, what the default check keeps
 MOST_BYTES_PYTHON = 4e6  # of a trial
 FLAG = 2  # scalars up to this value select a variant of the formula
@@ -76,6 +78,8 @@ class Shapes:
         self.bases = self.plain[:BASES]
         self.known = {self._key(one.values) for one in ran}
         self.built = [self._build(one.values) for one in ran]
+        self.dearer = 1.0  # than the cost model says
+        self.raced = set(itertools.chain.from_iterable(self._kinds(one.values) for one in ran))
         cuda, first = isinstance(self.rung, CudaRung), trials.dtype.name == self.rung.dtypes[0]
         self.scale = effort.shapes if cuda else max(effort.shapes, LEAST_PYTHON)
         self.share = 1.0 if cuda else SHARE if first else SHARE_AGAIN
@@ -152,7 +156,7 @@ class Shapes:
         thorough = self.effort == THOROUGH
         trials, found = self.trials, dict[object, tuple[float, Call, Values]]()
         for call in self._around_numbers():
-            if (given := self._legal(*call)) and (size := self._size(given)) <= MOST_PROBED:
+            if (given := self._legal(*call, small=False)) and (size := self._size(given)) <= MOST_PROBED:
                 found.setdefault(self._key(given), (size, call, given))
         sized = sorted(found.values(), key=lambda one: one[0])
         calls = [given for *_, given in sized]
@@ -200,18 +204,19 @@ class Shapes:
     def _key(self, values: Values) -> tuple[object, ...]:
         return tuple(sorted(values.items()))
 
-    def _legal(self, case: Case, values: Values, changed: dict[str, int]) -> Values | None:
-        """The call, if it is new and the operation and the rung take it."""
+    def _legal(self, case: Case, values: Values, changed: dict[str, int], *, small: bool = True) -> Values | None:
+        """The call, if it is new, as small as is asked, and the operation and the rung take it."""
         try:
             given = self.operation.complete({**case.values, **{d: values[d] for d in self.dims}, **changed})
-            return None if self._key(given) in self.known or self.trials.refuses(given) else given
+            too_large = small and self._of_the_model(given) is None
+            return None if self._key(given) in self.known or too_large or self.trials.refuses(given) else given
         except Exception:  # dimensions that do not fit together
             return None
 
     def _follow(self, choices: Iterator[Iterable[Call]], most: float = math.inf, *, drawn: bool = False) -> None:
         """Runs one call of each choice, until that much work is done."""
         end = most * self.scale * self.share
-        while self.spent < end and (calls := next(choices, None)) is not None:
+        while self.spent + drawn < end and (calls := next(choices, None)) is not None:
             self.left = end - self.spent if drawn else math.inf
             if trial := next(self._having_results(calls), None):
                 self._run(trial)
@@ -231,7 +236,9 @@ class Shapes:
                 _by_chance(trial) if trial.integers_differ else 1 < trial.worst < _gross(trial)
             ):
                 raise
-        self.spent += (host.steps - before) / STEPS
+        executed = (host.steps - before) / STEPS
+        self.spent += executed
+        self.dearer = max(self.dearer, executed / (self._work(trial.values) or 1.0))
 
     def _having_results(self, calls: Iterable[Call]) -> Iterator[Trial]:
         for case, values, changed in calls:
@@ -240,9 +247,12 @@ class Shapes:
             try:
                 if (work := self._work(given)) is None or work > self.left:
                     continue
+                kinds = self._kinds(given)
+                races = work <= RACED or not kinds <= self.raced
+                self.raced |= kinds
                 self.known.add(self._key(given))
                 name = f"{case.name}, with {', '.join(f'{d}={n}' for d, n in changed.items())}"
-                how = Binding(self.trials.tuning)
+                how = Binding(self.trials.tuning, races=races)
                 trial = self.trials.at(replace(case, name=name, values=given), given, self.seed, how)
                 # Nobody has chosen the size for these numbers: two large ones nearly cancel in a mean of two.
                 trial.operands.as_the_formula |= self.trials.dtype.name == "f32"
@@ -253,22 +263,41 @@ class Shapes:
             if usable:
                 yield trial
 
-    def _work(self, values: Values) -> float | None:
-        """The amount of work in it; None if too much. For unusual sizes the cost model may be too low."""
-        dtype, tuning, size = self.trials.dtype, self.trials.tuning, self._size(values)
-        flops = abs(self.operation.cost(values, dtype.size).flops)
-        threads, most_bytes = 0, MOST_BYTES if isinstance(self.rung, CudaRung) else MOST_BYTES_PYTHON
+    def _of_the_model(self, values: Values) -> float | None:
+        """The amount of work in it by the cost model, which may be too low for unusual sizes; None if too much."""
+        size, flops = self._size(values), abs(self.operation.cost(values, self.trials.dtype.size).flops)
+        most_bytes = MOST_BYTES if isinstance(self.rung, CudaRung) else MOST_BYTES_PYTHON
         if flops > MOST_FLOPS / self.smaller * self.larger or size > most_bytes * self.larger:
             return None
+        done = 1 + flops / FLOPS + size / BYTES * self.smaller
+        return None if self.scale < 1 and done * self.dearer > MOST * self.larger else done
+
+    def _work(self, values: Values) -> float | None:
+        """The amount of work in it; None if too much."""
+        if (done := self._of_the_model(values)) is None:
+            return None
+        dtype, tuning, threads = self.trials.dtype, self.trials.tuning, 0
         if isinstance(self.rung, CudaRung):
             launches = self.rung.launches(values, dtype, tuning, self.trials.device)
             threads = sum(math.prod(config.grid) * config.threads for _, config in launches)
         if threads > MOST_THREADS * max(self.scale, LEAST_THREADS) * self.larger:
             return None
         build = self._build(values)
+        done += threads / THREADS
+        if done * self.dearer > MOST * self.larger and self.scale < 1:
+            return None
         compiled = COMPILED * (build not in self.built)
         self.built.append(build)
-        return 1 + compiled + threads / THREADS + flops / FLOPS + size / BYTES * self.smaller
+        return done + compiled
+
+    def _kinds(self, values: Values) -> set[object]:
+        """The blocks of its launches: of one kind those meet that have raced elsewhere."""
+        rung, trials = self.rung, self.trials
+        if not isinstance(rung, CudaRung):
+            return {self._key(values)}
+        launches = rung.launches(values, trials.dtype, trials.tuning, trials.device)
+        build = self._build(values)
+        return {(build, kernel, replace(how, grid=(min(2, math.prod(how.grid)), 1, 1))) for kernel, how in launches}
 
     def _build(self, values: Values) -> object:
         """What is compiled for this shape; nothing for a rung of Python."""
@@ -298,7 +327,7 @@ def _by_chance(trial: Trial) -> bool:
     return False
 
 
-MOST = 70_000  # GPT-2's sizes are smaller
+MOST_NAMED = 70_000  # GPT-2's sizes are smaller
 _WORD = re.compile(r"\.?\d(?:[eE][+-]|[\w.])*|\w+|<<|>>|\n|\S")
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[1-9]\d*)[uUlL]*")
 _PROSE = re.compile(r"(\"{3}|'{3}).*?\1|#[^\n]*|\"[^\"\n]{61,}\"|'[^'\n]{61,}'", re.S)  # and no condition
@@ -306,7 +335,7 @@ _TUNED = re.compile(r"^TUNE\b.*?\}", re.M | re.S)
 _OPERATORS = {"*": mul, "/": floordiv, "%": mod, "+": add, "-": sub, "<<": lshift, ">>": rshift}
 
 
-def sizes_of(rung: Rung, most: int = MOST) -> list[int]:
+def sizes_of(rung: Rung, most: int = MOST_NAMED) -> list[int]:
     """The sizes that the text of a rung names: its source, and of CUDA C++ the expressions of its header and the
     defaults of its tunables."""
     if not isinstance(rung, CudaRung):
@@ -324,7 +353,7 @@ def _expressions(table: object) -> str:
     return f"({table})" if isinstance(table, int | str) and not isinstance(table, bool) else ""
 
 
-def sizes_in(source: str, most: int = MOST) -> list[int]:
+def sizes_in(source: str, most: int = MOST_NAMED) -> list[int]:
     """The numbers in a source that a dimension may have, the largest first, including what the source calculates from
     numbers and from its names for them. It is read twice, since names may follow their uses, and evaluated from left to
     right: a few superfluous numbers do no harm."""
@@ -365,7 +394,7 @@ def sizes_in(source: str, most: int = MOST) -> list[int]:
     return sorted((n for n in found if 4 < n < most), reverse=True)
 
 
-def sizes_in_python(source: str, most: int = MOST) -> list[int]:
+def sizes_in_python(source: str, most: int = MOST_NAMED) -> list[int]:
     """The same for a text in Python, including numbers in short strings and the defaults of tunables."""
     body = _PROSE.sub("", source).replace("//", "/")
     body = _TUNED.sub(lambda table: re.sub(r"(\[[^\],]*),[^\]]*", r"\1", table[0]), body)

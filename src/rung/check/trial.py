@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
+import gpuless
 from gpuless import EmulatorFault
+from gpuless.compile import nvrtc
 from gpuless.counts.coverage import Coverage
+from gpuless.launch import Build
 from rung.arrays import to_host
 from rung.check.compare import Deviation, Measured
 from rung.check.diagnosis import index_names
@@ -58,6 +61,8 @@ class Trials:
         self.in_order = False  # blocks wait for those of lower numbers
         self._orders = 0  # given so far
         self._bound = 0  # trials so far
+        self.explains = True  # what wrong numbers may be instead
+        self._keeping: dict[Build, bool] = {}
         self._last: tuple[Case, Values, int, list[str]] | None = None
 
     def at(
@@ -114,6 +119,19 @@ class Trials:
         self._bound += 1
         kind: Kind = ("odd", "page")[self._bound // 2 % 2]
         return Placement(kind, below=self._bound % 2 == 1)
+
+    def keeps_state(self, values: Values) -> bool:
+        """Whether a later call may find what an earlier one has left: not if all memory that a kernel may write to is
+        poisoned before each call."""
+        rung = self.rung
+        if self.device == "cuda" or not isinstance(rung, CudaRung) or rung.header.buffers:
+            return True
+        if any(self.operation.operand(name).role == "inout" for name in self.names()):
+            return True
+        build = rung.build(values, self.dtype, self.tuning)
+        if build not in self._keeping:
+            self._keeping[build] = nvrtc.compile_cubin(build.with_lines, gpuless.current().settings.arch).keeps_state
+        return self._keeping[build]
 
     def names(self) -> list[str]:
         """The operands of this call: the required ones, and the optional ones that the rung binds."""
@@ -397,9 +415,11 @@ class Trial:
         if not deviation.ok:
             self.integers_differ = deviation.integers
             measured = next((m for m in self.operands.last if m.name == deviation.name), None)
-            found = measured and measured.diagnosis(infinite=self.operands.infinite, **self._about(measured))
-            where = found.as_json() if found else {}
-            self.report.failure = {**self.of.call_facts(self.values, self.names), **where}
+            facts = self.of.call_facts(self.values, self.names)
+            about = self._about(measured) if measured and self.of.explains else None
+            if measured and about and (found := measured.diagnosis(infinite=self.operands.infinite, **about)):
+                facts |= found.as_json()
+            self.report.failure = facts
             reads = self.of.host.unwritten
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
 

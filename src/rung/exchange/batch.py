@@ -2,7 +2,7 @@
 
 A line has an `id` and either `operation` and `source` (CUDA, or Python if `language` is python), or `reference` and
 `source`: a module with Model and get_inputs, and a candidate, as in KernelBench. Verdicts hold no times, and what is
-tried follows from executed instructions, not from seconds; only the limit that ends an endless launch is CPU time.
+tried follows from executed instructions, not from seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rung.check.runner import BUDGET
+from rung.check.report import TIME
 from rung.errors import RungError, first_line
 from rung.lines import append
 
@@ -67,11 +67,17 @@ class _Judge:
         if self._process is None:
             words = [sys.executable, "-m", "rung.exchange.batch"]
             pipe = subprocess.PIPE
-            environment = os.environ | {BUDGET: "instructions", "OMP_NUM_THREADS": "1"}  # a core has one judge
+            environment = os.environ | {"OMP_NUM_THREADS": "1"}  # a core has one judge
             self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment)
         process = self._process
         assert process.stdin is not None and process.stdout is not None
-        late = threading.Timer(SECONDS, process.kill)
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            process.kill()
+
+        late = threading.Timer(SECONDS, expire)
         late.start()
         try:
             process.stdin.write(json.dumps(line) + "\n")
@@ -84,8 +90,10 @@ class _Judge:
         if answer:
             return json.loads(answer)  # type: ignore[no-any-return]
         self.end()
-        why = f"the judge's process ended, with code {process.returncode}, or took more than {SECONDS:.0f} s."
-        return {"id": line["id"], "verdict": "not judged", "reason": why, "reports": []}
+        found = {"id": line["id"], "verdict": "not judged", "reports": []}
+        if expired.is_set():
+            return found | {"reason": f"it took more than {SECONDS:.0f} s", "cause": TIME}
+        return found | {"reason": f"the judge's process ended, with code {process.returncode}"}
 
     def end(self) -> None:
         if self._process is not None:
@@ -95,11 +103,14 @@ class _Judge:
 
 
 def _judged(out: Path) -> set[Any]:
-    """The ids that have a verdict; a line that a stopped run has cut short is none."""
+    """The ids that have a verdict; a line that a stopped run has cut short is none, and none what a limit on time has
+    ended."""
     found = set()
     for text in out.read_text(encoding="utf-8").splitlines() if out.exists() else ():
         with contextlib.suppress(ValueError):
-            found.add(json.loads(text)["id"])
+            row = json.loads(text)
+            if row.get("cause") != TIME:
+                found.add(row["id"])
     return found
 
 
@@ -158,6 +169,8 @@ def _verdict(line: Mapping[str, Any], folder: Path) -> Line:
         if named := {how: sorted(names) for how, names in report.fidelity.items() if how != "exact"}:
             one["fidelity"] = named
     answer = {"id": line["id"], "verdict": worst.verdict if worst else "ok", "reason": worst.reason if worst else ""}
+    if any(report.cause == TIME for report in reports):
+        answer["cause"] = TIME
     return json.loads(json.dumps(answer | {"reports": told}).replace(f"{folder}/", ""))  # type: ignore[no-any-return]
 
 

@@ -45,7 +45,7 @@ FEW = 3  # wrong elements
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SHIFTED = "of the aim, shifted"  # by one element, as a part of a larger tensor may be
 NOTHING = Progress(Path(), {}, {}, {})  # that a learner has done
-SECONDS = 2.0  # without a thread that ends
+STEPS = 6_000_000  # instructions of warps, until a launch is stopped
 REPEATED = 0.25  # share of the stores that may be made twice, as where two vectors overlap at a row's end
 IN_WORDS = {  # figures as sentences name them
     "sectors_per_request": "sectors per load",
@@ -272,7 +272,7 @@ class _Trial:
         for operand in self.of.operands if number % 2 else ():
             if operand.nullable:
                 given.pop(operand.name, None)
-        asked = gpuless.Settings(order=ORDERS[number % 3], seed=number, check_races=True, seconds=SECONDS)
+        asked = gpuless.Settings(order=ORDERS[number % 3], seed=number, check_races=True, steps=STEPS)
         odd = number % 2 == 1 or case.name == SHIFTED
         may = odd and isinstance(rung, CudaRung) and rung.header.align is None
         shifted = 1 + number // 2 % 2 if may else 0  # a multiple of 8 bytes is none of 16
@@ -417,7 +417,7 @@ class _Trial:
         given = operations.inputs(self.of, values, self.dtype, 1)
         machine.clear_caches()
         with gpuless.current().traced():
-            ran = self._run(rung, values, given, gpuless.Settings(seconds=SECONDS, counters=True))
+            ran = self._run(rung, values, given, gpuless.Settings(steps=STEPS, counters=True))
         memory = [Tensor(t.name, t.values.shape, t.values.itemsize, t.values.ctypes.data) for t in ran.tensors]
         shape = ",".join(f"{d}={values[d]}" for d in self.of.dims)
         counted = Counted(rung.full_name, self.dtype.name, shape, ran.launched, {}, memory=memory)
@@ -503,7 +503,7 @@ class _Trial:
         given = {name: array for name, array in given.items() if name in rung.binds}
         sets = timing.sets_of(sum(array.nbytes for array in given.values()))
         with gpuless.current().predicted(gpus.USUAL, sets) as launches:
-            run(rung, values, self.dtype, given, gpuless.Settings(seconds=SECONDS))
+            run(rung, values, self.dtype, given, gpuless.Settings(steps=STEPS))
         return sum(timing.microseconds(gpus.usual(), one) for one in launches)
 
     def _missed(self, counted: str) -> Symptom:

@@ -182,11 +182,12 @@ def follow(
     if q is None and isinstance(logits, np.ndarray):
         sampled = choose(logits, sampling, [u(0) for u in us])
     elif sampling.temperature == 0:
-        sampled = likeliest(torch.as_tensor(logits)).tolist()
+        sampled = likeliest(logits).tolist()
     elif q is None:
         sampled = pick(distribution(logits, sampling), [u(0) for u in us]).tolist()
     else:
-        p, given = normalised(distribution(torch.as_tensor(logits), sampling)), torch.stack(list(q))
+        given = torch.stack(list(q))
+        p = normalised(distribution(torch.as_tensor(logits, device=given.device), sampling))
         at = integers(proposed, p.device)[:, None]
         likely, guessed = torch.stack([p[: len(q)].gather(1, at), given.gather(1, at)])[:, :, 0].tolist()
         accepted = 0

@@ -12,23 +12,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gpuless
 from gpuless.base import disk_cache
+from gpuless.base.errors import TooLong
 from gpuless.base.files import read_text
 from gpuless.compile.host_code import host_part
 from gpuless.compile.source import Parameter, function_parameters
 from gpuless.program import building, execution
 from rung.dtypes import name_of
-from rung.errors import FAULTS, EmulatorFault, FaultKind, RungError
+from rung.errors import FAULTS, EmulatorFault, FaultKind, OutOfTime, RungError
 from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs.arguments import POINTEES, Arguments, formats_of
 from rung.rungs.base import Call, Prepared, Rung
 from rung.rungs.header import Header
 
-SECONDS = 60.0  # of one call
+SECONDS = 120.0  # of one call; executed instructions are limited first
+START = 300_000  # instructions that take as long as a program's start
 # Operands lie in files named 0, 1, ... of the folder that the program is given, and numbers follow it. Device memory is
 # allocated in a line of its own for each operand, in a file of the operand's name: reports name it so.
 _DRIVER = """#define main rung_main_of_the_program
@@ -174,11 +176,16 @@ class HostFunctionRung(Rung):
 
     def _run(self, program: Path, tensors: Mapping[int, torch.Tensor], words: Sequence[str]) -> None:
         now = gpuless.current().settings
-        how = execution.Execution(now.order, now.seed, "yes" if now.check_races else "no", quiet=True)
+        races: Literal["yes", "no"] = "yes" if now.check_races else "no"
+        how = execution.Execution(now.order, now.seed, races, quiet=True, steps=now.steps)
         with tempfile.TemporaryDirectory(prefix="rung-operands-") as folder:
             for n, tensor in tensors.items():
                 (Path(folder) / str(n)).write_bytes(_bytes(tensor).numpy().tobytes())
-            ended = execution.run([program, folder, *words], how, keep=True, seconds=SECONDS)
+            try:
+                ended = execution.run([program, folder, *words], how, keep=True, seconds=SECONDS)
+            except TooLong:
+                raise OutOfTime(f"{self._call} had not ended after {SECONDS:.0f} s") from None
+            gpuless.current().steps += START + sum(kernel["instructions"] for kernel in ended.kernels)
             told = ended.findings()
             # of calls that fail its caller may ask; the results tell
             for fault in (one for one in told if one["kind"] not in ("unasked", "exit")):

@@ -12,6 +12,10 @@ class UserError(Exception):
     kind: str = ""
 
 
+class TooLong(UserError):
+    """A program that has not ended within a limit on time."""
+
+
 class CompileError(UserError):
     """A source that its compiler refuses."""
 

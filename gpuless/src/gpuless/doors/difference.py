@@ -7,8 +7,9 @@ import argparse
 import json
 import shlex
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuless import timing
@@ -19,7 +20,7 @@ from gpuless.program import building, execution
 
 FIGURES = (
     "registers",
-    "spilled bytes",
+    "stack bytes",
     "shared bytes",
     "launches",
     "instructions",
@@ -28,6 +29,16 @@ FIGURES = (
     "microseconds",
 )
 Row = dict[str, float]
+BY_LINE = ("instructions", "stack bytes", "sectors", "wavefronts")  # figures of which the lines are known
+Lines = dict[counters.Place, Counter[str]]  # figures of a kernel by line; of the stack, a warp's reads and writes
+
+
+@dataclass
+class Measured:
+    """A program's kernels: their figures, and what each line has of them."""
+
+    rows: dict[str, Row]
+    lines: dict[str, Lines]
 
 
 def parser(verb: str, programs: Mapping[str, str]) -> argparse.ArgumentParser:
@@ -49,7 +60,7 @@ def count(words: Sequence[str]) -> int:
     options = parser("count", {"main.cu|COMMAND": "--nvcc"}).parse_args(words)
     gpu = gpus.find(options.gpu)
     how = building.Options(more=tuple(shlex.split(options.nvcc)), gpu=gpu.key)
-    rows = figures_of(options.programs[0], how, options.arguments, gpu)
+    rows = figures_of(options.programs[0], how, options.arguments, gpu).rows
     if options.json:
         kernels = [{"kernel": name, "figures": row} for name, row in rows.items()]
         print(json.dumps({"schema": "gpuless/1", "verb": "count", "gpu": gpu.key, "kernels": kernels}, indent=1))
@@ -83,26 +94,28 @@ def run(words: Sequence[str]) -> int:
         figures_of(path, building.Options(more=tuple(shlex.split(more)), gpu=gpu.key), options.arguments, gpu)
         for path, more in zip(options.programs, (options.nvcc_a, options.nvcc_b), strict=True)
     ]
-    pairs = paired(*both)
+    pairs = paired(*(one.rows for one in both))
     broken = beyond(pairs, limits)
+    where = {name: changed(name, a, b, *both) for name, a, b in pairs}
     if options.json:
-        rows = [{"kernel": name, "a": a, "b": b} for name, a, b in pairs]
+        rows = [{"kernel": name, "a": a, "b": b, "lines": where[name]} for name, a, b in pairs]
         print(
             json.dumps(
                 {"schema": "gpuless/1", "verb": "diff", "gpu": gpu.key, "kernels": rows, "beyond": broken}, indent=1
             )
         )
     else:
-        print(table(pairs, gpu.name))
+        print(table(pairs, where, gpu.name))
         print(*(f"beyond its limit: {one}" for one in broken), sep="\n", end="\n" if broken else "")
     return 1 if broken else 0
 
 
-def figures_of(path: Path, options: building.Options, arguments: Sequence[str], gpu: gpus.Gpu) -> dict[str, Row]:
+def figures_of(path: Path, options: building.Options, arguments: Sequence[str], gpu: gpus.Gpu) -> Measured:
     """Of each kernel of a program, or of another command: it runs once to count, and once to be simulated."""
     of_source = path.suffix in building.SOURCES
     command = [str(building.program([path], options) if of_source else path), *arguments]
     rows: dict[str, Row] = {}
+    lines: dict[str, Lines] = defaultdict(lambda: defaultdict(Counter))
     with tempfile.TemporaryDirectory(prefix="gpuless-diff-") as folder:
         counts, simulated = Path(folder, "counts"), Path(folder, "simulated")
         how = execution.Execution(gpu=gpu.key, races="no", quiet=True, counts=counts)
@@ -114,19 +127,41 @@ def figures_of(path: Path, options: building.Options, arguments: Sequence[str], 
             row = rows.setdefault(program.kernel, dict.fromkeys(FIGURES, 0.0))
             needs = program.resources
             row["registers"] = max(row["registers"], needs.registers)
-            row["spilled bytes"] = max(row["spilled bytes"], needs.spill_stores + needs.spill_loads)
+            row["stack bytes"] = max(row["stack bytes"], needs.stack)
             row["shared bytes"] = max(row["shared bytes"], needs.static_shared + launched.config.shared)
-            add_counts(row, launched)
+            add_counts(row, lines[program.kernel], launched)
         for one in counting.simulated(simulated, gpu):
             rows[one.program.kernel]["microseconds"] += one.launches * timing.microseconds(gpu, one)
-    return rows
+    return Measured(rows, lines)
 
 
-def add_counts(row: Row, launched: counters.Launched) -> None:
+def add_counts(row: Row, lines: Lines, launched: counters.Launched) -> None:
     row["launches"] += launched.launches
-    row["instructions"] += sum(sum(executed.values()) for executed in launched.executed.values())
-    row["sectors"] += sum(counts.sectors for counts in launched.accesses.values())
-    row["wavefronts"] += sum(counts.wavefronts for counts in launched.accesses.values())
+    for place, executed in launched.executed.items():
+        row["instructions"] += sum(executed.values())
+        stack = sum(count for name, count in executed.items() if name.startswith(("STL", "LDL")))
+        lines[place].update({"instructions": sum(executed.values()), "stack bytes": stack})
+    for access, counts in launched.accesses.items():
+        row["sectors"] += counts.sectors
+        row["wavefronts"] += counts.wavefronts
+        lines[access.file, access.line].update({"sectors": counts.sectors, "wavefronts": counts.wavefronts})
+
+
+def changed(name: str, a: Row, b: Row, of_a: Measured, of_b: Measured) -> dict[str, dict[str, str]]:
+    """Where the figures that differ are made: the line whose own differs most, if both have the same file, else the
+    line of each program that has most."""
+    first, _, other = name.partition(" -> ")
+    left, right = of_a.lines.get(first, {}), of_b.lines.get(other or first, {})
+    same = {file for file, _ in left} == {file for file, _ in right}
+    found = {}
+    for figure in (one for one in BY_LINE if a[one] != b[one]):
+        amounts = [{at: counts[figure] for at, counts in lines.items()} for lines in (left, right)]
+        apart = {at: abs(amounts[1].get(at, 0) - amounts[0].get(at, 0)) for at in {**left, **right}}
+        at = [max(apart if same else one, key=(apart if same else one).__getitem__, default=None) for one in amounts]
+        found[figure] = {
+            side: f"{file_line[0]}:{file_line[1]}" for side, file_line in zip("ab", at, strict=True) if file_line
+        }
+    return found
 
 
 def paired(a: Mapping[str, Row], b: Mapping[str, Row]) -> list[tuple[str, Row, Row]]:
@@ -150,13 +185,17 @@ def beyond(pairs: Sequence[tuple[str, Row, Row]], limits: Mapping[str, float]) -
     ]
 
 
-def table(pairs: Sequence[tuple[str, Row, Row]], gpu: str) -> str:
+def table(
+    pairs: Sequence[tuple[str, Row, Row]], where: Mapping[str, Mapping[str, Mapping[str, str]]], gpu: str
+) -> str:
     lines = []
     for name, a, b in pairs:
         lines.append(name)
         for figure in FIGURES:
             grown = f"{100 * (b[figure] / a[figure] - 1):+.1f} %" if a[figure] and a[figure] != b[figure] else ""
             lines.append(f"  {label_of(figure, gpu):44}{a[figure]:>16,.6g}{b[figure]:>16,.6g}{grown:>10}")
+            if at := dict.fromkeys(Path(one).name for one in where[name].get(figure, {}).values()):
+                lines.append(f"    mostly at {', '.join(at)}")
     return "\n".join(lines)
 
 

@@ -27,12 +27,13 @@ struct Settings
 {
     int order;  // 0 forward, 1 reverse, 2 shuffled
     unsigned seed;
-    int races;            // 0 no, 1 where the work allows, 2 always
-    double race_seconds;  // of a kernel's launches of one shape, and a tenth of all launches'
-    double seconds;       // of CPU time, until a launch is ended
-    bool quiet, stop;     // `stop` ends the program at its first fault
-    bool numbers;         // where a NaN, an infinity or an overflow is made is told
-    bool precision;       // float64 is computed beside floating-point numbers
+    int races;           // 0 no, 1 where the work allows, 2 always
+    int64_t race_steps;  // instructions of warps, of a kernel's launches of one shape, and a tenth of all launches'
+    double seconds;      // of CPU time, until a launch is ended
+    uint64_t steps;      // instead, instructions of warps; 0: no limit
+    bool quiet, stop;    // `stop` ends the program at its first fault
+    bool numbers;        // where a NaN, an infinity or an overflow is made is told
+    bool precision;      // float64 is computed beside floating-point numbers
 };
 const Settings& settings();
 unsigned period();    // a fault is told once in each; a suite of tests has one for each test
@@ -62,7 +63,7 @@ void note_if_failed(const std::string& text);  // told at the end if anything fa
 struct Ran
 {
     const char* name;
-    uint64_t blocks, threads;
+    uint64_t blocks, threads, instructions;
     double seconds;
     bool checked;
 };

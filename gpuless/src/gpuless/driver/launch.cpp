@@ -174,7 +174,7 @@ std::vector<const void*> pointers_in(const std::string& parameters)
 }
 
 // What the machine needs besides the constant bank of the parameters.
-rung_machine_launch described(const Code& code, const Configuration& how, double race_seconds)
+rung_machine_launch described(const Code& code, const Configuration& how, uint64_t race_steps)
 {
     rung_machine_launch launch = {};
     std::copy(how.grid, how.grid + 3, launch.grid), std::copy(how.block, how.block + 3, launch.block);
@@ -187,12 +187,13 @@ rung_machine_launch described(const Code& code, const Configuration& how, double
                                                     {module.sections[1], module.sizes[1]}};
     for (size_t i = 0; i < 3; i++)
         launch.bank[i + 2] = banks[i].first, launch.bank_bytes[i + 2] = unsigned(banks[i].second);
-    launch.parameters = code.start, launch.seconds = settings().seconds, launch.prints = true;
+    launch.parameters = code.start, launch.seconds = settings().seconds, launch.steps = settings().steps,
+    launch.prints = true;
     launch.allocate = heap_malloc, launch.release = heap_release, launch.progress = tell_progress;
     const std::vector<rung_machine_region>& touched = regions();
     launch.regions = touched.data(), launch.region_count = unsigned(touched.size());
-    launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = race_seconds > 0,
-    launch.race_seconds = race_seconds, launch.registers = code.registers;
+    launch.order = unsigned(settings().order), launch.seed = settings().seed, launch.races = race_steps > 0,
+    launch.race_steps = race_steps, launch.registers = code.registers;
     launch.uncounted = !counting();
     launch.multiprocessors = unsigned(gpu().multiprocessors);
     launch.tiles = code.tiles;
@@ -231,7 +232,8 @@ void tell_fault(const rung_machine_fault& fault)
     const Code& code = *running.code;
     const unsigned* const block = running.how->block;
     Told told = {KINDS[fault.kind], sentence_of(code, fault, block), *running.site, place_in(code, fault.at, block)};
-    if (fault.kind == RUNG_UNFINISHED) told.text += " (GPULESS_SECONDS is the limit of a launch)";
+    if (fault.kind == RUNG_UNFINISHED)
+        told.text += " (GPULESS_SECONDS or GPULESS_INSTRUCTIONS is the limit of a launch)";
     if (fault.kind == RUNG_RACE) told.other = place_in(code, fault.other, block);
     tell(fault.kind == RUNG_RACE ? RACED : FAULTED, told);
 }
@@ -261,7 +263,7 @@ void tell_made(const rung_machine_fault* fault)
                    place_in(*running.code, fault->at, running.how->block)});
 }
 
-void execute(Code& code, const Configuration& how, const std::string& parameters, double race_seconds, const Site& site)
+void execute(Code& code, const Configuration& how, const std::string& parameters, uint64_t race_steps, const Site& site)
 {
     if (!begin_code(code, site)) return;
     std::string first(std::max<size_t>(code.constants, code.start + parameters.size()), '\0');
@@ -273,7 +275,7 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     if (arch < 100) put(0x2c, unsigned(how.shared));
     memcpy(&first[code.start], parameters.data(), parameters.size());
     char* const bank = aligned(first);
-    rung_machine_launch launch = described(code, how, race_seconds);
+    rung_machine_launch launch = described(code, how, race_steps);
     launch.bank[0] = bank, launch.bank_bytes[0] = unsigned(first.size()), launch.race = tell_race;
     if (settings().precision)
         launch.precise = [](const rung_machine_error* error) {
@@ -303,19 +305,19 @@ void execute(Code& code, const Configuration& how, const std::string& parameters
     if (counting() && !predicting()) count(code, how);
 }
 
-// How long races are looked for in this launch: in a kernel's launches of one shape until they have taken
-// GPULESS_RACE_SECONDS, in all launches ten times as long, and in any kernel's first launch.
+// How many instructions races are looked for in this launch: in a kernel's launches of one shape until they have
+// executed GPULESS_RACE_INSTRUCTIONS, in all launches ten times as many, and in any kernel's first launch.
 struct Raced
 {
-    double of_all = 0;
-    std::map<std::array<size_t, 8>, double> of_shape;
+    int64_t of_all = 0;
+    std::map<std::array<size_t, 8>, int64_t> of_shape;
     std::set<const Code*> kernels;
 };
-double race_seconds(const Code& code, Raced& raced, double& of_shape)
+uint64_t race_steps(const Code& code, Raced& raced, int64_t of_shape)
 {
-    if (settings().races != 1) return settings().races ? HUGE_VAL : 0;
-    const double most = settings().race_seconds, left = std::min(most - of_shape, 10 * most - raced.of_all);
-    return raced.kernels.insert(&code).second ? std::max(left, most / 3) : std::max(left, 0.0);
+    if (settings().races != 1) return settings().races ? UINT64_MAX : 0;
+    const int64_t most = settings().race_steps, left = std::min(most - of_shape, 10 * most - raced.of_all);
+    return uint64_t(std::max(left, raced.kernels.insert(&code).second ? most / 3 : 0));
 }
 
 void run(Code& code, const Configuration& how, const std::string& parameters, const Site& site)
@@ -323,9 +325,9 @@ void run(Code& code, const Configuration& how, const std::string& parameters, co
     const uint64_t blocks = uint64_t(how.grid[0]) * how.grid[1] * how.grid[2],
                    threads = blocks * how.block[0] * how.block[1] * how.block[2];
     static auto& raced = *new Raced;
-    double& of_shape = raced.of_shape[{size_t(&code), how.grid[0], how.grid[1], how.grid[2], how.block[0], how.block[1],
-                                       how.block[2], how.shared}];
-    const double races = race_seconds(code, raced, of_shape);
+    int64_t& of_shape = raced.of_shape[{size_t(&code), how.grid[0], how.grid[1], how.grid[2], how.block[0],
+                                        how.block[1], how.block[2], how.shared}];
+    const uint64_t races = race_steps(code, raced, of_shape);
     const double begun = seconds_now();
     begin_heap();
     begin_progress(code.title.c_str());
@@ -333,11 +335,12 @@ void run(Code& code, const Configuration& how, const std::string& parameters, co
     end_progress();
     fflush(stdout);
     const double seconds = seconds_now() - begun;
-    of_shape += std::min(seconds, races), raced.of_all += std::min(seconds, races);
-    if (settings().races == 1 && seconds > races)
+    const uint64_t steps = rung_machine_steps();
+    of_shape += int64_t(std::min(steps, races)), raced.of_all += int64_t(std::min(steps, races));
+    if (settings().races == 1 && steps > races)
         note_once("races: checked in a kernel's first launches of one shape, then in every 16th block (--races "
                   "checks all)");
-    note_launch({code.title.c_str(), blocks, threads, seconds, races > 0});
+    note_launch({code.title.c_str(), blocks, threads, steps, seconds, races > 0});
 }
 
 CUresult refusal(const Code& code, const Configuration& how)

@@ -18,7 +18,7 @@ namespace {
 
 struct Tally
 {
-    unsigned long launches, checked, blocks, threads;
+    unsigned long launches, checked, blocks, threads, instructions;
     double seconds;
 };
 
@@ -99,9 +99,11 @@ void record_end(int status)
     for (const std::string& name : names) {
         const Tally& t = tallies[name];
         char figures[300];
-        snprintf(figures, sizeof figures,
-                 ", \"launches\": %lu, \"race_checked\": %lu, \"blocks\": %lu, \"threads\": %lu, \"seconds\": %.6f}",
-                 t.launches, t.checked, t.blocks, t.threads, t.seconds);
+        snprintf(
+            figures, sizeof figures,
+            ", \"launches\": %lu, \"race_checked\": %lu, \"blocks\": %lu, \"threads\": %lu, \"instructions\": %lu, "
+            "\"seconds\": %.6f}",
+            t.launches, t.checked, t.blocks, t.threads, t.instructions, t.seconds);
         line += (&name == &names[0] ? "{\"kernel\": " : ", {\"kernel\": ") + quoted(name) + figures;
     }
     line += "], \"notes\": [";
@@ -187,11 +189,11 @@ void clear_line()
 
 static Settings read_settings()
 {
-    return {number_from("GPULESS_ORDER", 0),         unsigned(number_from("GPULESS_SEED", 0)),
-            number_from("GPULESS_RACES", 1),         seconds_from("GPULESS_RACE_SECONDS", 3),
-            seconds_from("GPULESS_SECONDS", 60),     number_from("GPULESS_QUIET", 0) != 0,
-            number_from("GPULESS_STOP", 0) != 0,     number_from("GPULESS_NAN", 0) != 0,
-            number_from("GPULESS_PRECISION", 0) != 0};
+    return {number_from("GPULESS_ORDER", 0),      unsigned(number_from("GPULESS_SEED", 0)),
+            number_from("GPULESS_RACES", 1),      number_from("GPULESS_RACE_INSTRUCTIONS", 10000000),
+            seconds_from("GPULESS_SECONDS", 60),  uint64_t(number_from("GPULESS_INSTRUCTIONS", 0)),
+            number_from("GPULESS_QUIET", 0) != 0, number_from("GPULESS_STOP", 0) != 0,
+            number_from("GPULESS_NAN", 0) != 0,   number_from("GPULESS_PRECISION", 0) != 0};
 }
 static Settings& chosen()
 {
@@ -228,7 +230,8 @@ void note_launch(const Ran& ran)
 {
     if (!tallies.count(ran.name)) names.push_back(ran.name);
     Tally& t = tallies[ran.name];
-    t.launches++, t.checked += ran.checked, t.blocks += ran.blocks, t.threads += ran.threads, t.seconds += ran.seconds;
+    t.launches++, t.checked += ran.checked, t.blocks += ran.blocks, t.threads += ran.threads,
+        t.instructions += ran.instructions, t.seconds += ran.seconds;
 }
 
 void note_error(const Place& store, const rung_machine_error& error)

@@ -389,8 +389,8 @@ class LaunchOptions(NamedTuple):
     order: int = 0  # of warps and blocks: forward, reverse, shuffled by the seed
     seed: int = 0
     races: bool = False
-    seconds: float = 6.0  # of CPU time, until it is ended
-    steps: int = 0  # instructions of warps, until it is ended; 0: no limit
+    seconds: float = 6.0  # of CPU time, until it is ended; if `steps` is 0
+    steps: int = 0  # instructions of warps, until it is ended
     poison: int = 0  # the pattern that unwritten shared memory holds
     bounds: bool = True  # memory outside the regions is not touched
     strict: bool = True  # no block may count on another to run, and a barrier wants threads that have returned, too

@@ -757,16 +757,17 @@ std::string barriers_of(const Block& block)
 // A kernel whose warps go on for much longer than those that have ended does not end; another is only not ready yet.
 struct Progress
 {
-    uint64_t ended = 0, all = 0, longest = 0;  // units, and instructions of a warp that has ended
-    double seconds = 0;                        // of CPU time, when it was last looked at
+    double began;                     // in seconds
+    uint64_t all, ended = 0;          // units
+    uint64_t steps = 0, longest = 0;  // instructions of warps: so far, and of one that has ended
 };
 constexpr uint64_t MUCH_LONGER = 16;
 
-void require_time(double began, const std::vector<std::unique_ptr<Unit>>& resident, Progress& progress)
+void require_work(const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
 {
     if (launch.progress) launch.progress(progress.ended, progress.all);
-    progress.seconds = seconds_now() - began;
-    if (progress.seconds <= launch.seconds) return;
+    const bool late = !launch.steps && seconds_now() - progress.began > launch.seconds;
+    if (!late && (!launch.steps || progress.steps <= launch.steps)) return;
     bool endless = !progress.ended;
     for (const auto& unit :
          resident)  // where blocks take turns, some of a persistent kernel end early, with no work left
@@ -774,26 +775,32 @@ void require_time(double began, const std::vector<std::unique_ptr<Unit>>& reside
             for (const auto& warp : block->warps)
                 endless |= !launch.interleaved && warp->clock > MUCH_LONGER * progress.longest;
     executing = nullptr;  // it is no instruction's fault
+    const auto amount = [&](double share) {
+        char text[60];
+        if (late)
+            snprintf(text, sizeof text, "%.0f s of CPU time", share * (seconds_now() - progress.began));
+        else
+            snprintf(text, sizeof text, "%.0f instructions of warps", share * double(progress.steps));
+        return std::string(text);
+    };
     if (!endless)
-        fail(*nobody(), RUNG_UNFINISHED,
-             "after %.0f s of CPU time %llu of %llu %s have ended: all of them would take some %.0f s", launch.seconds,
-             (unsigned long long)progress.ended, (unsigned long long)progress.all,
+        fail(*nobody(), RUNG_UNFINISHED, "after %s %llu of %llu %s have ended: all of them would take some %s",
+             amount(1).c_str(), (unsigned long long)progress.ended, (unsigned long long)progress.all,
              launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks",
-             progress.seconds / double(progress.ended) * double(progress.all));
-    char text[100];
-    snprintf(text, sizeof text, "the kernel does not end: it ran for %.0f s of CPU time", launch.seconds);
-    if (!resident.empty()) tell_deadlock(*resident.front(), text);
-    fail(*nobody(), RUNG_DEADLOCK, "%s", text);
+             amount(double(progress.all) / double(progress.ended)).c_str());
+    const std::string text = "the kernel does not end: it ran for " + amount(1);
+    if (!resident.empty()) tell_deadlock(*resident.front(), text.c_str());
+    fail(*nobody(), RUNG_DEADLOCK, "%s", text.c_str());
 }
 
 // Whether races are looked for in the next unit. Where fences order blocks, a check that leaves some out would tell of
 // races that there are none.
 constexpr uint64_t RACED_IN_SAMPLE = 16;
-void limit_races(double seconds, bool alone, uint64_t next)
+void limit_races(uint64_t steps, bool alone, uint64_t next)
 {
     static bool in_sample;
     if (!next) in_sample = false;
-    if (!launch.race_seconds || seconds <= launch.race_seconds) return;
+    if (!launch.race_steps || steps < launch.race_steps) return;
     if (alone)
         launch.races = in_sample = !launch.program->orders_blocks && next % RACED_IN_SAMPLE == 0;
     else if (!in_sample)
@@ -824,16 +831,14 @@ void run_grid()
         return records_only() ? chosen_units()[n] : shuffles ? places[n] : launch.order == 1 ? units - 1 - n : n;
     };
     std::vector<std::unique_ptr<Unit>> resident;
-    uint64_t next = 0, steps = 0, looked = 0;  // the last: at the time, after so many steps
-    Progress progress;
-    progress.all = units;
-    const double began = seconds_now();
+    uint64_t next = 0, looked = 0;  // the last: at the time, after so many steps
+    Progress progress{seconds_now(), units};
     unsigned rounds = 0, busy_rounds = 0;
     uint64_t idle = 0, changes = 0;  // turns of warps that only polled, since something changed
     bool busy = false;  // a block computes: further ones, which take memory, begin where blocks wait, and now and then
     std::vector<Warp*> turns;
     while (next < units || !resident.empty()) {
-        limit_races(progress.seconds, resident.empty(), next);
+        limit_races(progress.steps, resident.empty(), next);
         if (launch.cooperative || resident.empty() || (interleaved && resident.size() < TOGETHER) ||
             (!launch.strict && (!busy || ++busy_rounds % 64 == 0))) {
             do {
@@ -847,7 +852,7 @@ void run_grid()
             Unit& unit = *resident[i];
             for (bool again = true; again;) {
                 again = false;
-                if (++rounds % 1024 == 0) require_time(began, resident, progress);
+                if (++rounds % 1024 == 0) require_work(resident, progress);
                 turns.clear();
                 for (auto& block : unit.blocks)
                     for (auto& warp : block->warps) turns.push_back(warp.get());
@@ -857,10 +862,8 @@ void run_grid()
                     if (warp->alive) {
                         const uint64_t before = warp->clock;
                         const Turn turn = run_warp(*warp);
-                        steps += warp->clock - before;
-                        if (launch.steps && steps > launch.steps)
-                            executing = nullptr,
-                            fail(*nobody(), RUNG_UNFINISHED, "after %llu instructions", (unsigned long long)steps);
+                        progress.steps = launch.executed += warp->clock - before;
+                        if (launch.steps && progress.steps > launch.steps) require_work(resident, progress);
                         did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
                         busy |= turn == Turn::Ended && !warp->pauses;
                         idle = turn == Turn::Ended && warp->pauses && launch.changes == changes ? idle + 1
@@ -875,7 +878,7 @@ void run_grid()
                 resident.erase(resident.begin() + long(i)), progress.ended++;
             else
                 i++;
-            if (steps - looked > BETWEEN_LOOKS) looked = steps, require_time(began, resident, progress);
+            if (progress.steps - looked > BETWEEN_LOOKS) looked = progress.steps, require_work(resident, progress);
         }
         if (!did_anything && (next == units || launch.strict) && !resident.empty())
             tell_deadlock(*resident.front(), "no thread can go on");

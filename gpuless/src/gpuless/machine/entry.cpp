@@ -93,7 +93,7 @@ void prepare(const rung_machine_launch& l)
     traced.clear(), happened.clear();
     trace_room = l.trace_room;
     begin_record(l.sampled, l.sampled_count, l.sampled_only);
-    launch.unwritten = {};
+    launch.unwritten = {}, launch.executed = 0;
     begin_async();
     begin_races();
 }
@@ -144,6 +144,8 @@ EXPORTED int rung_machine_unwritten(uint32_t space, rung_machine_fault* found)
     if (space >= launch.unwritten.size() || launch.unwritten[space].kind == RUNG_NO_FAULT) return 0;
     return *found = launch.unwritten[space], 1;
 }
+
+EXPORTED uint64_t rung_machine_steps() { return launch.executed; }
 
 EXPORTED void rung_machine_tally(void* program, uint64_t (*rows)[2])
 {

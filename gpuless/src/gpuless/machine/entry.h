@@ -54,6 +54,8 @@ int rung_machine_run(void* program, const rung_machine_launch* launch, struct ru
 // The first read, in the last launch, of what nothing has written, in a memory (a rung_space); whether there was any.
 int rung_machine_unwritten(uint32_t space, struct rung_machine_fault* found);
 
+uint64_t rung_machine_steps();  // instructions of warps that the last launch has executed
+
 // Of each line of 128 bytes of global memory that the last launch, `followed`, touched: the words that it read, wrote,
 // and those of both that it did not touch by atomics or strong accesses alone.
 void rung_machine_touched(void (*take)(void* to, uint64_t line, uint32_t read, uint32_t written, uint32_t plain),

@@ -291,6 +291,7 @@ struct Launch : rung_machine_launch  // as it was asked for, with what the machi
     bool inputs;                   // some region is not to be written
     std::vector<uint8_t> bank[8];  // constant memory
     uint64_t changes;              // of memory
+    uint64_t executed;             // instructions of warps so far
     uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are
                              // not known
     std::array<rung_machine_fault, 5> unwritten;  // by space: the first read of what nothing has written

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpuless import driver
-from gpuless.base.errors import UserError
+from gpuless.base.errors import TooLong, UserError
 from gpuless.counts import fidelity
 from gpuless.facts import gpus
 from gpuless.program import building, toolkit
@@ -42,6 +42,7 @@ class Execution:
     numbers: bool = False  # where a NaN, an infinity or an overflow is made is a fault
     own_code: bool = False  # faults leave a program's exit code alone
     cold: bool = False  # each launch from empty caches
+    steps: int = 0  # instructions of warps, until a launch is stopped; 0: its CPU time is limited
     constants: Sequence[float] = ()  # of the model of time: then only blocks that stand for a grid are executed
 
     def environment(self, report: Path | None = None) -> dict[str, str]:
@@ -65,6 +66,7 @@ class Execution:
             "GPULESS_NAN": str(int(self.numbers)),
             "GPULESS_PRECISION": str(int(self.precision)),
             "GPULESS_EXIT": str(int(not self.own_code)),
+            **({"GPULESS_INSTRUCTIONS": str(self.steps)} if self.steps else {}),
             "GPULESS_CONSTANTS": " ".join(map(repr, self.constants)),
             "GPULESS_COLD": "1" if self.cold else "",
         }
@@ -174,7 +176,7 @@ def run(command: Sequence[str | Path], how: Execution, *, keep: bool = False, se
                 output, errors = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise UserError(f"{Path(words[0]).name} has not ended within {seconds:g} seconds.") from None
+                raise TooLong(f"{Path(words[0]).name} has not ended within {seconds:g} seconds.") from None
         records = driver.records(report)
     code = process.returncode
     return Ended(128 - code if code < 0 else code, records, output or "", errors or "")

@@ -86,7 +86,7 @@ class CpuPlan(TorchPlan):
         return ["torch writes the text, many times slower, for want of a C++ compiler: install g++ or set RUNG_CXX."]
 
     def read(self, folder: Path, config: Config) -> Weights:
-        small = sum(file.stat().st_size for file in folder.iterdir()) <= SMALL
+        small = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) <= SMALL
         if self.dtype != "int8" and not small and not (folder / GGUF).is_file():
             return super().read(folder, config)
         return prepared(folder, config, self.dtype, lambda: TorchPlan.read(self, folder, config))
