@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import multiprocessing
 import re
 import time
 import traceback
