@@ -297,14 +297,18 @@ class _Kernels:
         return True
 
     def _none(self, text: launches.OfKernels) -> RungError:
-        failures = list(text.failures.values())
-        if failures and text.in_a_row:
+        if not text.failures:
+            return Unjudged(f"{self.path}: no kernel has the operands of {self.of.name}.")
+        first, *more = text.failures.values()
+        told = str(first)
+        if more:
+            each = [f"\n    {kernel}: {_why(error, self.path)}" for kernel, error in text.failures.items()]
+            told = f"{self.path} has no header, and none of its kernels computes {self.of.name} by itself:"
+            told += "".join(each)
+        if text.in_a_row:
             row = ", ".join(text.in_a_row[0])
-            return Unjudged(
-                f"{failures[0]} If {row} run one after another, write a header with a [[launch]] for each "
-                "(docs/header.md)."
-            )
-        return failures[0] if failures else Unjudged(f"{self.path}: no kernel has the operands of {self.of.name}.")
+            told += f"\n    If {row} run one after another, write a header with a [[launch]] for each (docs/header.md)."
+        return Unjudged(told)
 
 
 def _why(error: RungError, path: Path) -> str:
