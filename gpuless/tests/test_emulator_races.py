@@ -570,3 +570,51 @@ __global__ void rows(float* x, float* out) {
     for first in (0, 96, 97):
         race_of(source.replace("FIRST", str(first)), torch.zeros(160), torch.zeros(32), grid=2, block=32)
     check(source.replace("FIRST", "128"), torch.zeros(160), torch.zeros(32), grid=2, block=32)
+
+
+BLOCKS_READ = """
+__global__ void k(float* x, float* out) {
+    const unsigned i = threadIdx.x, block = blockIdx.x;
+    if (block != LATE) out[block * 32 + i] = READ;
+    if (block == WRITER && (i == 5 || ALL)) x[i] = 1;
+    if (block == LATE) out[block * 32 + i] = READ;
+}"""
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "shuffled"])
+@pytest.mark.parametrize(
+    "read",
+    ["x[i]", "x[i % 16]", "x[5]", "x[(i * 7 + block) % 32]", "x[i ^ 5]", "reinterpret_cast<float2*>(x)[i % 16].y",
+     "reinterpret_cast<unsigned char*>(x)[i + 12]", "reinterpret_cast<unsigned short*>(x)[i]", "__ldg(x + i)",
+     "i > 3 && i < 20 ? x[i] : 0"],
+)  # fmt: skip
+def test_one_of_many_blocks_writes_what_all_read(read: str, order: str) -> None:
+    x, out = torch.zeros(32), torch.zeros(6 * 32)
+    for writer in (0, 3, 5):
+        for late in (7, writer):
+            defines = [("READ", read), ("WRITER", str(writer)), ("LATE", str(late)), ("ALL", str(writer % 2))]
+            race_of(BLOCKS_READ, x, out, grid=6, order=order, defines=defines)
+    check(BLOCKS_READ, x, out, grid=6, order=order, defines=[("READ", read), ("WRITER", "7"), ("LATE", "7"), ("ALL", "1")])
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2, None])
+def test_warps_read_a_word_by_different_lanes_before_it_is_written(left_out: int | None) -> None:
+    source = """
+    __global__ void k(float* out) {
+        __shared__ float s[32];
+        const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        float sum = 0;
+        for (int n = 0; n < 4; n++) {
+            if (warp == 3) s[lane] = n;
+            __syncthreads();
+            if (warp != LATE) for (int k = 0; k < 3; k++) sum += s[lane + warp * 7 + k & 31];
+            __syncthreads();
+            if (warp == LATE) sum += s[lane];
+        }
+        out[threadIdx.x] = sum;
+    }"""
+    if left_out is None:
+        check(source, torch.zeros(128), block=128, defines=[("LATE", "9")])
+        return
+    for order in ("forward", "reverse", "shuffled"):
+        race_of(source, torch.zeros(128), block=128, defines=[("LATE", str(left_out))], order=order)

@@ -24,12 +24,12 @@ def interrupts_ignored() -> Iterator[None]:
 
 class Apart:
     """`work(pipe, *given)` in a copy of this process, or as `method` starts one. The pipe leads to the one here; the
-    process ends with the block. A daemon is to start no processes of its own."""
+    process ends with the block."""
 
-    def __init__(self, work: Callable[..., None], *given: object, method: str = "fork", daemon: bool = False) -> None:
+    def __init__(self, work: Callable[..., None], *given: object, method: str = "fork") -> None:
         context: Any = multiprocessing.get_context(method)
         self.pipe, other = context.Pipe()
-        self.process = context.Process(target=work, args=(other, *given), daemon=daemon)
+        self.process = context.Process(target=work, args=(other, *given))
         with interrupts_ignored():  # by what is started here, which this process ends
             self.process.start()
         other.close()

@@ -91,3 +91,14 @@ def test_editors_read_the_place(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rung", "check", "relu", str(path), "--device", "emulator", "--format", "gcc"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and done.stdout.startswith(f"{path}:3: error: "), done.stdout + done.stderr
+
+
+@needs_compiler
+def test_many_kernels_of_a_file_are_judged_in_several_processes(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    names = [f"relu_{i}" for i in range(5)]
+    launches = "\n".join(f"    {name}<<<(n + 255) / 256, 256>>>(d_x, d_out, n);" for name in names)
+    kernels = "".join(PLAIN.replace("relu_plain", name) for name in names)
+    path.write_text(kernels + "int main() { float *d_x, *d_out; int n = 1000;\n" + launches + "\n}\n")
+    code, told = checked(path, "--quick")
+    assert {one["kernel"]: one["verdict"] for one in told["kernels"]} == dict.fromkeys(names, "ok") and code == 0

@@ -17,6 +17,7 @@ import gpt2_models as models
 import gpuless
 import rung
 from rung.cli import main
+from rung.models.cpu import build
 
 GREEDY = ["-t", "0", "-n", "12"]
 
@@ -320,6 +321,20 @@ def test_neither_transformers_nor_the_hub_is_imported_for_the_model_inside() -> 
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}
     )
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.skipif(build.begin(build.DEFAULT) is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("more", [["-t", "0"], ["--top-k", "9", "--repetition-penalty", "1.2", "--seed", "1"]])
+def test_a_text_is_written_on_a_cpu_without_torch(more: list[str]) -> None:
+    code = (
+        "import sys; from rung.cli import main\n"
+        f"try: main(['generate', 'Once upon a time there was a king', '--device', 'cpu', '-n', '3', *{more}])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print('torch' in sys.modules, file=sys.stderr)"
+    )
+    for _ in range(2):  # the first may convert the weights
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
+    assert done.stderr.split()[-1] == "False"
 
 
 def test_a_prompt_is_an_option_a_file_or_a_line_of_json(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -446,7 +446,11 @@ def test_a_trial_ends_at_what_no_header_changes(statement: str, tried: int, tmp_
     proposals = next(iter(launches.propose(of, path.read_text(), path).proposals.values()))
     tables = [one.table for one in itertools.islice(proposals, 8)]
     begun: list[int] = []
-    found = search.Search(of, path, "kernel", tables, True, lambda told: begun.append(told[0]) if isinstance(told, list) else None).run(0)
+
+    def tell(*, number: int | None = None, **_: object) -> None:
+        begun.extend([] if number is None else [number])
+
+    found = search.Search(of, path, "kernel", tables, True, tell, search.Spending("kernel", 60.0)).run(0)
     assert found.table is None
     order = [*search.order(len(tables))]
     assert len({order[number][1] for number in begun}) == tried <= len(tables)

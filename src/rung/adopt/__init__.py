@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rung.adopt.search import Budget, Outcome
 
 SECONDS = 5.0  # of all searches of a file that lead to nothing: search.Budget
+OF_FUNCTION = 2.0  # of them at least, for a host function
 MOST = 48  # proposals for a kernel
 SHOWN = 3  # that are shown, where none is right
 OPERATIONS = 3  # of those that names speak of, whose calls are tried
@@ -238,7 +239,9 @@ class _Kernels:
         with suppress(RungError):
             proposals = host_calls.propose(self.of, self.source, self.path, name, function)
             if tables := list(itertools.islice(proposals, host_calls.MOST)):
-                call = _of_function(self.of, self.path, name, function, tables, _budget())
+                self.budget = self.budget or _budget()
+                self.budget.left = max(self.budget.left, OF_FUNCTION)
+                call = _of_function(self.of, self.path, name, function, tables, self.budget)
                 return call if not call.doubts or call.fault else None
         return None
 
@@ -294,14 +297,18 @@ class _Kernels:
         return True
 
     def _none(self, text: launches.OfKernels) -> RungError:
-        failures = list(text.failures.values())
-        if failures and text.in_a_row:
+        if not text.failures:
+            return Unjudged(f"{self.path}: no kernel has the operands of {self.of.name}.")
+        first, *more = text.failures.values()
+        told = str(first)
+        if more:
+            each = [f"\n    {kernel}: {_why(error, self.path)}" for kernel, error in text.failures.items()]
+            told = f"{self.path} has no header, and none of its kernels computes {self.of.name} by itself:"
+            told += "".join(each)
+        if text.in_a_row:
             row = ", ".join(text.in_a_row[0])
-            return Unjudged(
-                f"{failures[0]} If {row} run one after another, write a header with a [[launch]] for each "
-                "(docs/header.md)."
-            )
-        return failures[0] if failures else Unjudged(f"{self.path}: no kernel has the operands of {self.of.name}.")
+            told += f"\n    If {row} run one after another, write a header with a [[launch]] for each (docs/header.md)."
+        return Unjudged(told)
 
 
 def _why(error: RungError, path: Path) -> str:

@@ -186,10 +186,14 @@ def _fitted(
         fitting = [o for o in fitting if not o.optional] or fitting
         if not fitting:
             near = difflib.get_close_matches(p.name, [o.name for o in free if suits(p, o)], n=2, cutoff=0.0)
-            mend = f"write a header with [bind] {p.name} = {' or '.join(json.dumps(name) for name in near)}."
+            mend = "none is left for it."
+            if near:
+                mend = f"write a header with [bind] {p.name} = {' or '.join(json.dumps(name) for name in near)}."
+            elif POINTEES.get(p.ctype) in ("i32", "i64") and any(o.role in role for o in free):
+                mend = f"it points to {p.ctype}, and {of.name} computes with float, half or bfloat16."
             raise Unjudged(
                 f"{path}: {p.name} of {kernel}({signature(pointers)}, ...) is none of {of.name}'s operands "
-                f"({', '.join(o.name for o in operands)}); {mend if near else 'none is left for it.'}"
+                f"({', '.join(o.name for o in operands)}); {mend}"
             )
         chosen[p.name] = fitting[0].name
         free.remove(fitting[0])

@@ -39,7 +39,7 @@ TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; 
 TILES = (32, 64, 128)
 CONFIRMING = 1.5  # of the budget, for further cases
 PROMISING = 10.0  # that is left at least for a call that is right at the smallest shapes: each other may be compiled
-BUILD, TRIAL = 0.3, {"kernel": 0.03, "host": 0.15, "python": 0.15}  # what a compilation costs, and a trial of each kind
+BUILD, TRIAL = 0.3, {"kernel": 0.03, "host": 0.3, "python": 0.15}  # what a compilation costs, and a trial of each kind
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other call is tried
 LIMIT, IDLE, TICK = 120.0, 4, 0.5  # CPU seconds of a search, times that for one that waits, seconds between two looks
 LIKELIEST = "likeliest"  # what the first proposal gave, while others are tried
@@ -133,7 +133,7 @@ def _search(
     for standard in (1, 2):
         os.dup2(quiet, standard)
     torch.set_num_threads(1)
-    spending = _Spending(kind, left)
+    spending = Spending(kind, left)
 
     def tell(**what: object) -> None:  # as JSON: a Python file's own code may write there as well
         answer.send_bytes(json.dumps({**what, "left": spending.left}).encode())
@@ -147,7 +147,7 @@ class _Spent(Exception):
     """Nothing is left of the budget."""
 
 
-class _Spending:
+class Spending:
     """What trials cost."""
 
     def __init__(self, kind: str, left: float) -> None:
@@ -173,7 +173,7 @@ def order(count: int) -> Iterator[tuple[int, int]]:
 class Search:
     def __init__(
         self, of: Operation, path: Path, kind: str, tables: list[dict[str, Any]], own: bool,
-        tell: Callable[..., None], spending: _Spending,
+        tell: Callable[..., None], spending: Spending,
     ) -> None:  # fmt: skip
         self.of, self.path, self.kind, self.tables, self.own, self.tell = of, path, kind, tables, own, tell
         self.spending = spending
@@ -244,7 +244,7 @@ class _Attempt:
     """A proposed call, and its trials."""
 
     def __init__(
-        self, of: Operation, path: Path, kind: str, table: Table, spending: _Spending, *, explains: bool
+        self, of: Operation, path: Path, kind: str, table: Table, spending: Spending, *, explains: bool
     ) -> None:
         self.of, self.path, self.kind, self.table, self.spending = of, path, kind, dict(table), spending
         self.explains = explains  # what its wrong numbers are

@@ -342,16 +342,14 @@ def _repeats(some: Array, period: int) -> bool:
 
 def _triangle(wrong: Array, axes: Sequence[str]) -> str:
     """Whether all lie on one side of the diagonal of the last two axes."""
-    flat = wrong.reshape(-1, *wrong.shape[-2:]).any(axis=0)
-    rows, columns = np.nonzero(flat)
-    apart, off = columns - rows, wrong.shape[-1] - wrong.shape[-2]
-    row, column = axes[-2:]
+    flat: Array = np.asarray(wrong.reshape(-1, *wrong.shape[-2:]).any(axis=0))
+    off, (row, column) = flat.shape[1] - flat.shape[0], axes[-2:]
+    side = np.subtract(*np.indices(flat.shape)[::-1])
     shift = f" + {off}" if off > 0 else f" - {-off}" if off < 0 else ""
-    if (rows.max(initial=0) == rows.min(initial=0)) or (columns.max(initial=0) == columns.min(initial=0)):
-        return ""
-    if apart.min() > off:
-        return f"{column} > {row}{shift}"
-    return f"{column} < {row}{shift}" if apart.max() < off else ""
+    for sign, inside in ((">", side > off), ("<", side < off)):
+        if inside.any() and not flat[~inside].any() and flat[inside].mean() > 0.5:
+            return f"{column} {sign} {row}{shift}"
+    return ""
 
 
 def draw_map(wrong: Array, axes: Sequence[str]) -> Map:

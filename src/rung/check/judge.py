@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import multiprocessing
 import re
 import time
 import traceback
@@ -134,7 +133,7 @@ def _judge_file(rung: Rung, asked: CheckRequest) -> Report:
     """A rung of unknown origin, in a process of its own; on a GPU the emulator checks for races as well."""
     if told := computes_beside(rung):
         return Report(rung.full_name, asked.dtype, asked.device, *told)
-    forked = copies(asked.device, str(rung.path)) and not multiprocessing.current_process().daemon
+    forked = copies(asked.device, str(rung.path))
     with Sandbox(asked.device, rung) as host:
         report = judge(rung, asked, host, forked=forked)
     if asked.device != "cuda" or report.verdict != "ok" or rung.kind not in ("cuda", "triton") or rung.emulate:

@@ -178,7 +178,7 @@ def work_through(
     second_try: set[int] = set()  # ids of items that a process ended before it had begun with
 
     def start() -> None:
-        workers.append(_Worker(_serve, work, niceness, method="forkserver", daemon=True))
+        workers.append(_Worker(_serve, work, niceness, method="forkserver"))
         workers[-1].group = deque()
 
     def give(worker: _Worker[Item]) -> None:

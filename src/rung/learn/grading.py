@@ -354,15 +354,12 @@ class _Trial:
         if not self.trying or not symptoms.within_warp(fault, self.block):
             return fault
         case, values, tuning, first = self.trying
-        for number in (first + 2, first + 4):  # another order, of the same operands
+        for number in (first + 2, first + 4, first):  # another order, of the same operands
             try:
                 self._wrong(self._rung(), case, values, tuning, number)
             except EmulatorFault as other:
                 if other.kind == "race" and other.related and not symptoms.within_warp(other, self.block):
                     return other
-            except RungError:
-                continue
-        self.trying = case, values, tuning, first
         return fault
 
     def _repair(self, fault: EmulatorFault, case: Case, *how: Any) -> str:

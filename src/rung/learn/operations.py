@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -189,17 +188,15 @@ def likely(of: Operation, given: Arrays, values: Values, output: str) -> Iterato
     """Results of mistakes that only this operation knows."""
     if of.name != "layernorm" or output != "out":
         return
-    x = given["x"] + given.get("residual", np.zeros(1))
-    means, squares = x.mean(-1, keepdims=True), (x**2).mean(-1, keepdims=True)
-    variances = {
-        "": x.var(-1, keepdims=True), "the mean of the squares as variance": squares,
-        "a variance that is not divided by C": x.var(-1, keepdims=True) * x.shape[-1], "0 as variance": 0 * means,
-    }  # fmt: skip
-    centres = {"": means, "0 as mean": 0 * means}
-    for (said, mean), (what, variance) in itertools.product(centres.items(), variances.items()):
-        if text := " and ".join(t for t in (said, what) if t):
-            out = (x - mean) / np.sqrt(variance + values["eps"]) * given["weight"] + given["bias"]
-            yield Alternative(f"the result with {text}", out)
+    x = given["x"] + given.get("residual", 0)
+    mean, variance, squares = x.mean(-1, keepdims=True), x.var(-1, keepdims=True), (x**2).mean(-1, keepdims=True)
+    for text, m, v in (
+        ("the mean of the squares as variance", mean, squares), ("0 as mean", 0, variance),
+        ("0 as variance", mean, 0 * mean), ("0 as mean and 0 as variance", 0, 0 * mean),
+        ("a variance that is not divided by C", mean, variance * x.shape[-1]),
+    ):  # fmt: skip
+        out = (x - m) / np.sqrt(v + values["eps"]) * given["weight"] + given["bias"]
+        yield Alternative(f"the result with {text}", out)
 
 
 def in_float64(of: Operation, given: Arrays, values: Values) -> Arrays:

@@ -16,8 +16,9 @@ struct Access
 };
 
 // The history of four bytes: the last write with the lane of each byte, and the reads since then. `others` are further
-// warps of the reader's block, which read at the same count; reads of yet others are in a crowd. Where nothing can
-// order blocks, a reader in another block is enough.
+// warps of the reader's block, whose same lanes read at the same count; `apart` is a read by other lanes, of other
+// bytes or by another block; yet others are in a crowd. Where nothing can order blocks, a reader in another block is
+// enough.
 struct Cell
 {
     Access write, read, apart;

@@ -74,6 +74,7 @@ struct Cost
 struct Pattern
 {
     uint32_t lanes = 0;     // 0: nothing is known
+    bool repeats;           // it was the same before
     uint32_t number;        // of all patterns
     int32_t least, beyond;  // the range of bytes, from the first lane's address
     uint32_t apart[WARP];   // from the first lane's address, modulo 2^32

@@ -355,6 +355,7 @@ void publish_each(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, boo
 {
     if (!launch.races) return;
     const bool reads = !write || op.flags & ALWAYS_STRONG, is_store = op.space == Space::SHARED && !reads;
+    if (!is_store && !publishes(w)) return;
     if (is_store) fence(w, OF_BLOCK, lanes);  // it may write data beside the flag: ptxas merges stores behind a fence
     while (lanes) {
         const uint64_t first = at[__builtin_ctz(lanes)];
@@ -535,11 +536,13 @@ uint8_t* whole_warp(Warp& w, const Op& op, uint32_t lanes, bool write, const uin
                     unsigned step = 0)
 {
     const Operand& o = op.s[0];
-    if (op.flags & (STRONG | ALWAYS_STRONG | VERIFIED) || o.scale != 1 || w.recorded || trace_room || launch.followed)
+    if (op.flags & (STRONG | ALWAYS_STRONG | VERIFIED) || (op.flags & SPACE) == LOCAL || o.scale != 1 || w.recorded ||
+        trace_room || launch.followed)
         return nullptr;
     const uint32_t* const low = w.r[o.base];
     Pattern& p = op.memory->pattern;
-    if (!has_pattern(p, low, lanes) && !learn(p, low, lanes, op.bytes)) return nullptr;
+    p.repeats = has_pattern(p, low, lanes);
+    if (!p.repeats && !learn(p, low, lanes, op.bytes)) return nullptr;
     const unsigned one = unsigned(__builtin_ctz(lanes));
     uint32_t other = uint64_t(int64_t(low[one]) + p.least) >> 32 || uint64_t(int64_t(low[one]) + p.beyond) >> 32;
     if (o.wide && o.base != ZERO) {
@@ -594,11 +597,20 @@ Unwritten unwritten_at(const Warp& w, const uint8_t* at)  // the patterns of sha
     return {RUNG_GLOBAL_SPACE, uint64_t(at), uint64_t(at), NOT_A_NUMBER};
 }
 
+bool may_be_unwritten(uint32_t word)
+{
+    const uint32_t upper = word & 0xffff0000u;
+    return upper == NOT_A_NUMBER || upper == launch.poisoned_with;
+}
+
 }  // namespace
 
 void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* const* where, unsigned bytes)
 {
     each(lanes, [&](unsigned l) {
+        uint32_t word;
+        memcpy(&word, reinterpret_cast<const uint8_t*>(uint64_t(where[l]) / 4 * 4), sizeof word);
+        if (!may_be_unwritten(word)) return;
         const Unwritten of = unwritten_at(w, where[l]);
         if (!of.upper || launch.unwritten[of.space].kind != RUNG_NO_FAULT ||
             unwritten_bytes(where[l], of.counted, bytes, of.upper) < bytes)
@@ -612,12 +624,6 @@ void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* co
 }
 
 namespace {
-
-bool may_be_unwritten(uint32_t word)
-{
-    const uint32_t upper = word & 0xffff0000u;
-    return upper == NOT_A_NUMBER || upper == launch.poisoned_with;
-}
 
 template <unsigned WORDS>
 void load_words(uint32_t* d, const uint8_t* from, const Pattern& p)
@@ -683,25 +689,20 @@ void load(Warp& w, const Op& op, uint32_t lanes)
         located(w, op, op.s[0], lanes, where, false);
         if (op.flags & STRONG) look_for_polling(w, op, where[__builtin_ctz(lanes)]);
     }
-    uint32_t suspects = 0;
     if (op.bytes >= 4)
         each(lanes, [&](unsigned l) {
             uint32_t v[4];
             memcpy(v, where[l], op.bytes);
             for (unsigned i = 0; i < words; i++) d[i * WARP + l] = v[i];
-            suspects |= uint32_t(may_be_unwritten(v[0])) << l;
         });
     else {
         const bool is_signed = op.flags & IS_SIGNED;
         each(lanes, [&](unsigned l) {
             const uint32_t v = op.bytes == 1 ? *where[l] : uint32_t(where[l][0] | where[l][1] << 8);
             d[l] = is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
-            uint32_t word;
-            memcpy(&word, reinterpret_cast<const uint8_t*>(uint64_t(where[l]) / 4 * 4), 4);
-            suspects |= uint32_t(may_be_unwritten(word)) << l;
         });
     }
-    if (suspects) look_for_unwritten(w, op, suspects, where, op.bytes);
+    look_for_unwritten(w, op, lanes, where, op.bytes);
 }
 
 void store(Warp& w, const Op& op, uint32_t lanes)
@@ -856,25 +857,35 @@ void atomic(Warp& w, const Op& op, uint32_t lanes)
             const uint32_t* const low = registers ? from + i * words * WARP : from;
             return low[l] | (words == 2 && registers ? uint64_t(low[WARP + l]) << 32 : 0);
         };
-        each(lanes, [&](unsigned l) {
-            for (unsigned i = 0; i < count; i++) {
-                uint64_t old = 0;
-                memcpy(&old, at[l] + i * size, size);
-                uint64_t made = old, given = a ? value(a, op.s[1], l, i) : 1;
-                if (!swaps)
-                    made = combined(how, type, op.flags & FLUSHES, old, given);
-                else if (old == given)
-                    made = value(b, op.s[2], l, i);
-                else
-                    done &= ~(1u << l);
+        if ((how == ADD || how == POPC) && type <= S32)  // the commonest
+            each(lanes, [&](unsigned l) {
+                uint32_t old;
+                memcpy(&old, at[l], sizeof old);
+                const uint32_t made = old + (how == ADD && a ? a[l] : 1);
                 launch.changes += made != old;
-                memcpy(at[l] + i * size, &made, size);
-                if (how == CAST) old = done >> l & 1;  // whether it is done; the upper word is read, too
-                if (d == w.r[SINK]) continue;
-                d[i * words * WARP + l] = uint32_t(old);
-                if (words == 2) d[(i * words + 1) * WARP + l] = uint32_t(old >> 32);
-            }
-        });
+                memcpy(at[l], &made, sizeof made);
+                d[l] = old;
+            });
+        else
+            each(lanes, [&](unsigned l) {
+                for (unsigned i = 0; i < count; i++) {
+                    uint64_t old = 0;
+                    memcpy(&old, at[l] + i * size, size);
+                    uint64_t made = old, given = a ? value(a, op.s[1], l, i) : 1;
+                    if (!swaps)
+                        made = combined(how, type, op.flags & FLUSHES, old, given);
+                    else if (old == given)
+                        made = value(b, op.s[2], l, i);
+                    else
+                        done &= ~(1u << l);
+                    launch.changes += made != old;
+                    memcpy(at[l] + i * size, &made, size);
+                    if (how == CAST) old = done >> l & 1;  // whether it is done; the upper word is read, too
+                    if (d == w.r[SINK]) continue;
+                    d[i * words * WARP + l] = uint32_t(old);
+                    if (words == 2) d[(i * words + 1) * WARP + l] = uint32_t(old >> 32);
+                }
+            });
         if (swaps) look_for_polling(w, op, at[__builtin_ctz(lanes)]);
     }
     if (op.outs) w.set(op.p[0], done, all);

@@ -341,6 +341,8 @@ void fence(Warp& w, Scope scope, uint32_t lanes)
     o.count++;
 }
 
+bool publishes(const Warp& w) { return w.order->released || !locations.empty(); }
+
 void publish(Warp& w, uint32_t lanes, uint64_t address, unsigned strong, bool reads, bool writes)
 {
     if (!launch.races || !strong) return;

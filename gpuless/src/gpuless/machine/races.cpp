@@ -21,6 +21,7 @@ constexpr size_t MOST_READERS = 256;
 constexpr unsigned WHOLE_ROW = WARP;  // in place of a lane: the cell of a row is looked at
 
 std::vector<std::vector<Access>> crowds(1);
+std::vector<uint32_t> unused_crowds;
 
 // With tiles: by which instructions the threads of the present unit have loaded a word.
 struct Load
@@ -244,6 +245,7 @@ bool remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
     const bool within = !cell.others || covers(lane, first, mine);  // the others' lanes are the first one's
     if (within && together(first, mine)) return true;
     Access& apart = cell.apart;
+    if (apart.clock && apart.mask == mine.mask && together(apart, mine)) return true;
     if (!(first.mask & mine.mask) && first.unit == mine.unit &&
         (!apart.clock || (apart.unit == mine.unit && apart.mask == mine.mask))) {
         if (apart.clock && together(apart, mine)) return true;
@@ -253,10 +255,10 @@ bool remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
         }
     }
     if (first.unit != mine.unit && !launch.program->orders_blocks) {
-        if (!cell.apart.clock)
-            cell.apart = mine;
+        if (!apart.clock || (apart.unit == first.unit && apart.mask == first.mask))
+            apart = mine;
         else
-            together(cell.apart, mine);
+            together(apart, mine);
         return true;
     }
     const bool alone = !cell.others && !cell.crowd;
@@ -283,9 +285,16 @@ bool remember_read(const Who& who, unsigned lane, Cell& cell, const Access& mine
         cell.others |= 1u << mine.index % per;
         return true;
     }
+    if (!apart.clock || (apart.unit == mine.unit && stands_for(who, lane, mine, apart, shared))) {
+        apart = mine;
+        return true;
+    }
     if (lane == WHOLE_ROW) return false;
-    if (!cell.crowd) cell.crowd = uint32_t(crowds.size()), crowds.emplace_back();
+    if (!cell.crowd && unused_crowds.empty()) unused_crowds.push_back(uint32_t(crowds.size())), crowds.emplace_back();
+    if (!cell.crowd) cell.crowd = unused_crowds.back(), unused_crowds.pop_back();
     std::vector<Access>& crowd = crowds[cell.crowd];
+    for (Access& read : crowd)
+        if (together(read, mine)) return true;
     for (Access& read : crowd)
         if (stands_for(who, lane, mine, read, shared)) {
             read = mine;
@@ -342,7 +351,7 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
     each(mask, [&](unsigned i) { cell.writers[i] = uint8_t(lane); });
     cell.read.clock = cell.apart.clock = 0,
     cell.others = 0;  // ordered before this write, by whatever orders the write itself
-    if (cell.crowd) crowds[cell.crowd].clear(), cell.crowd = 0;
+    if (cell.crowd) crowds[cell.crowd].clear(), unused_crowds.push_back(cell.crowd), cell.crowd = 0;
 }
 
 template <class F>
@@ -402,7 +411,7 @@ void stay_behind(Warp& w, const Op& op, unsigned lane, uint64_t at, unsigned byt
 void begin_races()
 {
     told.clear();
-    forget_global_cells(), forget_releases(), crowds.resize(1), loads.clear();
+    forget_global_cells(), forget_releases(), crowds.resize(1), unused_crowds.clear(), loads.clear();
     if (!launch.dependent || !lets_start_early) ahead.clear();
     if (launch.dependent)
         for (const auto& [line, how] : present) ahead[line].read |= how.read, ahead[line].written |= how.written;
@@ -415,15 +424,14 @@ static bool is_crowded(const Who& who, const Cell& cell)
 {
     const Access &first = cell.read, &apart = cell.apart;
     return !launch.program->orders_blocks && first.clock && first.unit != who.unit && apart.clock &&
-           apart.unit != who.unit;
+           apart.unit != who.unit && apart.unit != first.unit;
 }
 
 // Whether every later write is a race, whoever reads it now.
 static bool is_crowded_for_good(const Who& who, const Cell& cell)
 {
     const auto whole = [](const Access& of) { return of.mask == 15 && !of.strong; };
-    return !cell.write.clock && is_crowded(who, cell) && cell.read.unit != cell.apart.unit && whole(cell.read) &&
-           whole(cell.apart);
+    return !cell.write.clock && is_crowded(who, cell) && whole(cell.read) && whole(cell.apart);
 }
 
 // A plain or strong read of a whole word, by several lanes at once: mostly of what nothing has written, or another warp
@@ -444,10 +452,34 @@ static inline bool read_word(const Who& who, unsigned lane, Cell& cell, const Ac
     return true;
 }
 
+// A plain write of a whole word that nobody has accessed since what is ordered before; likewise.
+static inline bool write_word(const Who& who, unsigned lane, Cell& cell)
+{
+    const Access& was = cell.write;
+    if (cell.others || cell.crowd || cell.read.clock || cell.apart.clock ||
+        (was.clock &&
+         (was.unit != who.unit || (was.index == who.index ? was.clock > who.order.met : !knows(who.order.known, was)))))
+        return false;
+    cell.write = {who.clock, who.unit, who.op.number, 1u << lane, who.index, 15, 0};
+    memset(cell.writers, int(lane), sizeof cell.writers);
+    return true;
+}
+
 namespace {
 
-// Reads of whole words, one after another; the row of the last is kept.
-struct RowsRead
+// Of these lanes the first ones, at one address.
+template <class Address>
+uint32_t beginning(uint32_t lanes, const Address* at)
+{
+    const Address first = at[__builtin_ctz(lanes)];
+    uint32_t same = 0;
+    do same |= lanes & -lanes, lanes &= lanes - 1;
+    while (lanes && at[__builtin_ctz(lanes)] == first);
+    return same;
+}
+
+// Accesses of words, one after another; the row of the last is kept.
+struct Words
 {
     const Who& who;
     Block* const shared;
@@ -455,7 +487,7 @@ struct RowsRead
     CellRow* row = nullptr;
     uint64_t number = ~0ull;
 
-    RowsRead(const Who& who, Block* shared, unsigned strong) : who(who), shared(shared), strong(strong) {}
+    Words(const Who& who, Block* shared, unsigned strong) : who(who), shared(shared), strong(strong) {}
 
     void at(uint64_t word)
     {
@@ -489,6 +521,19 @@ struct RowsRead
         }
         return all;
     }
+
+    bool write(uint64_t word, unsigned words, unsigned lane)
+    {
+        bool all = true;
+        for (const uint64_t end = word + words; word < end; word++) {
+            at(word);
+            Cell* const cell = row ? cell_in(*row, word) : nullptr;
+            if (!cell) continue;
+            row->crowded = 0;
+            all &= write_word(who, lane, *cell);
+        }
+        return all;
+    }
 };
 
 }  // namespace
@@ -501,16 +546,16 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
     Order& o = order_of(w);
     const Who who = {w, op, o, w.block->unit, o.count, o.index, false, false};
     if (!write && bytes % 4 == 0 && !launch.tiles && (shared || !(launch.dependent || launch.inputs))) {
-        RowsRead rows(who, shared, strong);
+        Words of(who, shared, strong);
         uint32_t left = 0;
-        for (uint32_t rest = lanes; rest;) {
-            const unsigned l = unsigned(__builtin_ctz(rest));
-            uint32_t same = 0;
-            do same |= rest & -rest, rest &= rest - 1;
-            while (rest && at[__builtin_ctz(rest)] == at[l]);
-            if (!rows.read(at[l] / 4, bytes / 4, same)) left |= same;
+        for (uint32_t rest = lanes, same; rest; rest &= ~same) {
+            same = beginning(rest, at);
+            if (!of.read(at[__builtin_ctz(rest)] / 4, bytes / 4, same)) left |= same;
         }
         lanes = left;
+    } else if (write && !strong && bytes % 4 == 0 && !launch.tiles && (shared || !launch.dependent)) {
+        Words of(who, shared, 0);
+        each(lanes, [&](unsigned l) { lanes &= ~(uint32_t(of.write(at[l] / 4, bytes / 4, l)) << l); });
     }
     each(lanes, [&](unsigned l) {
         if (!shared) {
@@ -533,7 +578,8 @@ static bool is_beside(const Who& who, const Cell& cell, const Access& mine)
     const Access &write = cell.write, &first = cell.read;
     const unsigned per = warps_of(*who.w.block);
     return first.clock == mine.clock && first.unit == mine.unit && first.lanes == mine.lanes && first.mask == 15 &&
-           !first.strong && first.index != mine.index && first.index / per == mine.index / per && !cell.apart.clock &&
+           !first.strong && first.index != mine.index && first.index / per == mine.index / per &&
+           (!cell.apart.clock || cell.apart.unit != who.unit || cell.apart.index != who.index) &&
            (!write.clock || (write.unit == who.unit && write.index != who.index && knows(who.order.known, write)));
 }
 
@@ -629,13 +675,14 @@ void look_at_pattern(Warp& w, const Op& op, const Pattern& p, uint64_t first, Bl
     const unsigned words = op.bytes / 4;
     if (!words || !p.every || p.every == Pattern::SCATTERED || first % (4 * ROW_WORDS)) {
         if (write) return look_at_lanes(p.lanes);
-        if (!p.groups) make_groups(p, op.bytes);
-        RowsRead rows(who, shared, 0);
-        if (p.words && rows.are_crowded((first + uint64_t(int64_t(p.least))) / 4, p.words)) return;
+        if (p.repeats && !p.groups) make_groups(p, op.bytes);
+        Words of(who, shared, 0);
+        if (p.repeats && p.words && of.are_crowded((first + uint64_t(int64_t(p.least))) / 4, p.words)) return;
         uint32_t left = 0;
-        for (unsigned i = 0; i < p.groups; i++)
-            if (!rows.read(at(unsigned(__builtin_ctz(p.group[i]))) / 4, std::max(words, 1u), p.group[i], words))
-                left |= p.group[i];
+        for (uint32_t rest = p.lanes, i = 0, same; rest; rest &= ~same, i++) {
+            same = p.repeats ? p.group[i] : beginning(rest, p.apart);
+            if (!of.read(at(unsigned(__builtin_ctz(same))) / 4, std::max(words, 1u), same, words)) left |= same;
+        }
         return left ? look_at_lanes(left) : void();
     }
     const unsigned shift = unsigned(__builtin_ctz(words)), lanes = ROW_WORDS >> shift;

@@ -115,6 +115,7 @@ void acquire_pending(Warp& w, Scope widest, uint32_t lanes);
 void acquire_ticket(Warp& w, uint32_t lanes);  // where it arrives at a barrier
 // A strong access of lanes to one address, or their atomics.
 void publish(Warp& w, uint32_t lanes, uint64_t address, unsigned strong, bool reads, bool writes);
+bool publishes(const Warp& w);  // whether there is anything to release or to acquire
 void fence_proxy(Warp& w, uint32_t lanes);
 unsigned index_of(const Warp& w, Agent agent);
 uint32_t& group_of(Order& o, Agent agent);

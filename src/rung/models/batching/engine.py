@@ -16,17 +16,17 @@ import heapq
 import logging
 import os
 import queue
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Protocol
 
-import torch
-
 from rung.errors import RungError
+from rung.lazy import torch
 from rung.models.batching.text import Backend, Clock, Piece, Request, Text, failure
 from rung.models.tokenizer import Tokenizer
 
@@ -200,8 +200,11 @@ class BatchEngine:
 
     # ---- in the engine's thread -------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def _serve(self) -> None:
+        with torch.inference_mode() if "torch" in sys.modules else nullcontext():
+            self._serve_all()
+
+    def _serve_all(self) -> None:
         try:
             while self._wait():
                 self._beat = time.monotonic()
@@ -368,7 +371,8 @@ def _close_all() -> None:
 
 def _after_fork() -> None:
     # The threads of torch's pool exist only in the parent; a child that waited for them would hang.
-    torch.set_num_threads(1)
+    if "torch" in sys.modules:
+        torch.set_num_threads(1)
 
 
 os.register_at_fork(after_in_child=_after_fork)
