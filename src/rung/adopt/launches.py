@@ -50,11 +50,12 @@ _INDEX = re.compile(r"\b(\w+)\s*=\s*((?:blockIdx|threadIdx|blockDim)\.[xyz])\s*;
 
 @dataclass(frozen=True)
 class Proposal:
-    """A header's table; whether its grid and block are those of the file's own launch, and whether the text leaves no
-    other table."""
+    """A header's table; whether its grid and block are those of the file's own launch, and by the call's sizes; and
+    whether the text leaves no other table."""
 
     table: dict[str, Any]
     own: bool = False
+    by_sizes: bool = False
     sure: bool = False
 
 
@@ -162,7 +163,8 @@ def _for_launch(
             table["launch"] = [{"kernel": named, **shape}]
             fixes = any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
             sure = said and not (sized or fixes) and told(of, parameters, meant, bind)
-            yield Proposal(table, own, sure)
+            grid = shape["grid"] if isinstance(shape["grid"], list) else [shape["grid"]]
+            yield Proposal(table, own, own and not all(isinstance(size, int) for size in grid), sure)
 
 
 def says_values(source: str, kernel: str) -> bool:
