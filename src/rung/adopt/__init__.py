@@ -268,7 +268,8 @@ class _Kernels:
         tables = chosen[:1] if first.sure else chosen
         found = self.budget.search(self.of, self.path, "kernel", tables, own=first.own)
         stated = [_launch_of(one.table) for one in every if one.by_sizes]
-        guessed = found.table is not None and bool(stated) and _launch_of(found.table) not in stated
+        guessed = found.table is not None and first.by_sizes and _launch_of(found.table) not in stated
+        guessed = guessed and "fault" in found.failure  # wrong numbers may come from a text that is misread
         lacks = guessed or (found.table is None and not found.fault)
         if lacks and (function := self._host_of(kernel, functions)):
             return function

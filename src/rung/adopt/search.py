@@ -274,7 +274,7 @@ class _Attempt:
                     told = {"kind": fault.kind, "text": str(fault), "place": fault.place, "related": fault.related}
                     self.fault = self.fault or told
                 text = str(fault).removeprefix(f"{self.path}: ")
-                self.failure = self.failure or {"error": text, **trials.last_call()}
+                self.failure = self.failure or {"error": text, "fault": fault.kind, **trials.last_call()}
                 raise
             except Failure as failure:
                 if failure.zeroed and not self.table.get("zeroed"):

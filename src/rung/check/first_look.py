@@ -29,7 +29,7 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
     if known and known.doubts:
         why, *likely = known.doubts
         notes = [f"perhaps {line}" for line in likely]
-        failure = {n: v for n, v in known.failure.items() if n not in ("own", "error", "guessed")}
+        failure = {n: v for n, v in known.failure.items() if n not in ("own", "error", "fault", "guessed")}
         unknown = "" if known.failure.get("guessed") else f"rung does not know how {known.name} is called: "
         reason = f"{_computed(known.failure)}{unknown}{why}"
         return Report(rung.full_name, rung.dtypes[0], "", "not judged", reason, "call", notes=notes, failure=failure)
