@@ -117,3 +117,12 @@ def test_another_launch_does_not_stand_in_for_the_files_own(bound: str, expected
     gelu.write_text(path.read_text().replace("x[i] < 0 ? 0.f : x[i]", of_x))
     _, told = checked(gelu, operation="gelu")
     assert [one["verdict"] for one in told["kernels"]] == [expected]
+
+
+@needs_compiler
+def test_what_nvrtc_alone_refuses_is_no_failure_of_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "common.h").write_text("template <typename T> void fill(T* x, int n) { for (; n--;) x[n] = rand(); }\n")
+    path = tmp_path / "own.cu"
+    path.write_text('#include "common.h"\n' + PLAIN)
+    _, told = checked(path)
+    assert [one["verdict"] for one in told["kernels"]] in (["ok"], ["not judged"])
