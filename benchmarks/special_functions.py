@@ -41,8 +41,10 @@ ONE = 1 << 40
 
 def square(x: np.ndarray) -> np.ndarray:
     """Of 17 bits, without the products of two bits that are less than 2^19, in units of that."""
-    rows = ((x >> i & 1) * (((x & (1 << i) - 1) >> 18 - i) + (1 << 2 * i - 19)) for i in range(10, 17))
-    return np.sum(list(rows), axis=0)
+    total = np.zeros_like(x)
+    for i in range(10, 17):
+        total += (x >> i & 1) * (((x & (1 << i) - 1) >> 18 - i) + (1 << 2 * i - 19))
+    return total
 
 
 def parabola(low: np.ndarray, high: np.ndarray, x: np.ndarray) -> tuple[int, int, int]:
