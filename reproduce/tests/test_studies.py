@@ -392,6 +392,6 @@ def test_the_summary_of_a_pass_has_its_kernels_copies_and_calls_by_time() -> Non
     )  # fmt: skip
     found = summary.report({summary.STEPS[0]: base, summary.STEPS[3]: base})
     assert found.rows == [("query_key", "12", "140.000", "70.0"), ("matmul", "49", "60.000", "30.0")]
-    assert found.finding.startswith("query_key takes most of 200 ms")
+    assert found.finding.startswith("query_key takes the most of 200 ms")
     assert [row[0] for row in found.more["calls"].rows] == ["cudaMemcpyAsync", "cudaLaunchKernel"]
     assert set(found.more) == {"copies", "calls", "cuBLAS"} and found.more["cuBLAS"].rows == found.rows

@@ -24,6 +24,7 @@ ROOT = store.ROOT
 FORMATS = {"float32": "f32", "tf32": "tf32"}  # colours
 ROOFED = ("residual", "gelu", "layernorm", "softmax", "attention", "matmul")  # the best of each
 TILED = ("01_naive", "03_shared_tiles", "05_register_tiles")  # and these of the last
+WIDEST = 80  # characters of a cell in a study's table
 SWEEP = "Threads per block of "
 
 
@@ -100,11 +101,16 @@ def _study(study: str, told: Mapping[str, Any]) -> str:
     """A whole table of a study of ours, folded."""
     without, reason = sources.left_out(study)
     shown = [i for i, column in enumerate(told["columns"]) if column not in without]
-    body = [tuple(plain(str(line[i])) for i in shown) for line in told["rows"]]
+    body = [tuple(plain(_cut(str(line[i]))) for i in shown) for line in told["rows"]]
     title = charts.escape(sources.title(study, told["title"])) + f" (rung study {study.partition('/')[0]})"
     heads = [plain(told["columns"][i]) or " " for i in shown]
     said = " ".join(filter(None, (plain(told["finding"]), reason)))
     return f"\n<details><summary>{title}</summary>\n\n{said}\n{table(heads, body)}</details>\n"
+
+
+def _cut(cell: str) -> str:
+    """The beginning of a kernel's name where templates make it long."""
+    return cell if len(cell) <= WIDEST else f"{cell[:WIDEST]} ..."
 
 
 def _own(name: str) -> list[sources.Experiment]:

@@ -73,7 +73,7 @@ def _kernels(name: str, of: Breakdown) -> Found:
     most = shares[0].name if shares else "nothing"
     return Found(
         f"Kernels of a forward pass, {name}", ("kernel", "calls", "time, ms", "share, %"), lines,
-        f"{most} takes most of {1e3 * total:.3g} ms of kernels.",
+        f"{most} takes the most of {1e3 * total:.3g} ms of kernels.",
     )  # fmt: skip
 
 
