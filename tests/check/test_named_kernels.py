@@ -126,3 +126,15 @@ def test_what_nvrtc_alone_refuses_is_no_failure_of_the_kernel(tmp_path: Path) ->
     path.write_text('#include "common.h"\n' + PLAIN)
     _, told = checked(path)
     assert [one["verdict"] for one in told["kernels"]] in (["ok"], ["not judged"])
+
+
+@needs_compiler
+def test_a_kernel_that_tests_its_index_is_not_confirmed_by_a_grid_that_fits_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "__global__ void add(const float* a, const float* b, float* c, int n) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i <= n) c[i] = a[i] + b[i];\n}\n"
+    )
+    code, told = checked(path, operation="residual")
+    assert code == 3 and [one["verdict"] for one in told["kernels"]] == ["not judged"]

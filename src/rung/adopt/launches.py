@@ -381,7 +381,9 @@ def _by_style(of: Operation, body: str, constants: dict[str, str], means: dict[s
     per_element = {"grid": f"ceil_div({total}, {block})", "block": block, **shared}
     row_threads = {"grid": f"ceil_div({rows}, {block})", "block": block, **shared}
     if not together:
-        yield from (per_element, row_threads, per_row, {**per_row, "block": columns})
+        yield from (per_element, row_threads, per_row)
+        if not re.search(r"\bif\s*\([^;{]*[<>]", body):  # else there may be more threads than elements
+            yield {**per_row, "block": columns}
     elif warps and re.search(r"blockIdx\.x\s*\*", body):
         yield from (per_warp, per_row, {**per_row, "block": 32})
     else:
