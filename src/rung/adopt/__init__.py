@@ -27,7 +27,7 @@ from rung.rungs.learned import LearnedCall, LearnedFile
 if TYPE_CHECKING:
     from rung.adopt.search import Budget, Outcome
 
-SECONDS = 5.0  # of all searches of a file that lead to nothing: search.Budget
+SECONDS = 7.0  # of all searches of a file that lead to nothing: search.Budget
 OF_FUNCTION = 2.0  # of them at least, for a host function
 MOST = 48  # proposals for a kernel
 SHOWN = 3  # that are shown, where none is right
