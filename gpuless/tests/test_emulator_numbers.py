@@ -239,16 +239,40 @@ def test_vectors_have_cudas_sizes_and_load_whole() -> None:
     assert sizes.tolist() == [12, 16, 16, 8, 8, 4, 4, 4]
 
 
-@pytest.mark.parametrize("name", ["rcp", "rsq", "ex2"])
-def test_special_functions_have_the_bits_of_an_h100(name: str) -> None:
-    """For arguments of every exponent and sign, infinities and NaN among them; a GPU gave the answers once."""
+@pytest.mark.parametrize(
+    ("name", "ptx"), [("rcp", "rcp"), ("rsq", "rsqrt"), ("ex2", "ex2"), ("lg2", "lg2"), ("sqrt", "sqrt")]
+)
+def test_special_functions_have_the_bits_of_an_h100(name: str, ptx: str) -> None:
+    """A GPU gave the answers once: for arguments of every exponent and sign, infinities and NaN among them; of lg2 for
+    normal numbers of 22 exponents, of sqrt from 1 to 4."""
     stored = np.load(Path(__file__).with_name("special_functions.npz"))
-    ptx = {"rcp": "rcp.approx.ftz.f32", "rsq": "rsqrt.approx.ftz.f32", "ex2": "ex2.approx.ftz.f32"}[name]
+    x = stored[f"{name}_arguments" if f"{name}_arguments" in stored else "arguments"]
+    assert (special(f"{ptx}.approx.ftz.f32", x) == stored[name]).all()
+
+
+def special(ptx: str, x: np.ndarray) -> np.ndarray:
     source = (
         "__global__ void k(const float* x, float* out) { const int i = blockIdx.x * 256 + threadIdx.x; float r;"
         f' asm("{ptx} %0, %1;" : "=f"(r) : "f"(x[i])); out[i] = r; }}'
     )
-    x = torch.from_numpy(stored["arguments"].view(np.float32).copy())
-    out = torch.empty_like(x)
-    run(source, x, out, grid=len(x) // 256, block=256)
-    assert (out.numpy().view(np.uint32) == stored[name]).all()
+    arguments = torch.from_numpy(x.view(np.float32).copy())
+    out = torch.empty_like(arguments)
+    run(source, arguments, out, grid=len(x) // 256, block=256)
+    return out.numpy().view(np.uint32)
+
+
+@pytest.mark.parametrize(("name", "zero"), [("lg2", -math.inf), ("sqrt", 0.0)])
+def test_logarithm_and_square_root_of_no_normal_number_are_those_of_the_ptx_manual(name: str, zero: float) -> None:
+    inputs = [0.0, -0.0, 1e-40, -1e-40, -1.0, -math.inf, math.inf, math.nan]
+    x = np.resize(np.float32(inputs), 256)
+    found = special(f"{name}.approx.ftz.f32", x.view(np.uint32)).view(np.float32)[: len(inputs)]
+    expected = np.float32([zero, np.copysign(zero, -1), zero, np.copysign(zero, -1), *[math.nan] * 2, math.inf, math.nan])
+    assert same(torch.from_numpy(found), torch.from_numpy(expected))
+
+
+def test_square_roots_scale_with_even_exponents() -> None:
+    """Assumed: from 1 to 4 they are measured."""
+    exponents = np.array([[-63], [-20], [0], [62]])
+    x = np.ldexp(np.linspace(1, 4, 128, endpoint=False, dtype=np.float32), 2 * exponents).flatten()
+    found = special("sqrt.approx.ftz.f32", x.view(np.uint32)).view(np.float32).reshape(4, 128)
+    assert (found == np.ldexp(found[2], exponents)).all()

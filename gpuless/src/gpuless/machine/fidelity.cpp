@@ -1,5 +1,5 @@
 // How faithfully this process' launches were executed: instructions of warps whose results are a GPU's bit for bit,
-// those whose results stand in a table that a GPU has filled, those that are only near, and those that are refused.
+// those that come from a table found from a GPU's results, those that are only near, and those that are refused.
 #include <stdio.h>
 #include <string.h>
 

@@ -328,9 +328,9 @@ float special(uint32_t function, float x)
     switch (function) {
     case 0: return special_reciprocal(x);
     case 1: return special_root(x);
-    case 3: return log2f(flushed(x));
     case 2: return special_power(x);
-    case 4: return sqrtf(flushed(x));
+    case 3: return special_logarithm(x);
+    case 4: return special_square_root(x);
     case 5: return float(sin(double(x) * 6.283185307179586));
     case 6: return float(cos(double(x) * 6.283185307179586));
     }
@@ -382,7 +382,7 @@ bool prepare_mufu(Op& op)
             op.flags = i;
             const bool narrow = op.has("F16") || op.has("BF16");
             if (narrow) op.run = mufu_of_16_bits;
-            op.fidelity = i < 3 && !narrow ? Fidelity::TABLE : Fidelity::APPROXIMATE;
+            op.fidelity = i < 5 && !narrow ? Fidelity::TABLE : Fidelity::APPROXIMATE;
             return true;
         }
     return false;

@@ -117,8 +117,8 @@ enum class Way : uint8_t { NONE, PLAIN, GENERIC, ATOMIC, OPERAND, MATRIX, CP_ASY
 enum class Space : uint8_t { NONE, GLOBAL, SHARED, LOCAL, CONSTANT, ANY };
 enum class Direction : uint8_t { NONE, READ, WRITE, UPDATE, COPY };
 
-// What is known of an instruction's results: that they are a GPU's in every bit, that they stand in a table that a GPU
-// has filled, or that they are near (or depend on time, as clocks do).
+// What is known of an instruction's results: that they are a GPU's in every bit, that they come from a
+// table found from a GPU's results, or that they are near (or depend on time, as clocks do).
 enum class Fidelity : uint8_t { EXACT, TABLE, APPROXIMATE };
 
 // Operands by their part: `out` and `p` are written, `s` are read, `in` are predicates that are read behind them.
@@ -430,8 +430,10 @@ void add_async(Table& table);
 void add_texture(Table& table);
 
 float special_reciprocal(float x);
-float special_root(float x);   // 1 / sqrt(x)
-float special_power(float x);  // 2^x
+float special_root(float x);       // 1 / sqrt(x)
+float special_power(float x);      // 2^x
+float special_logarithm(float x);  // to the base 2
+float special_square_root(float x);
 
 // ---- scheduling ----------------------------------------------------------------------------------------------------
 

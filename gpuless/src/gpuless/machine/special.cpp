@@ -1,27 +1,55 @@
-// The special functions of an H100 that its code relies on most: 1/x, 1/sqrt(x) and 2^x. special.xz has by how much
-// each result differs from the rounded one, as a GPU gave it (benchmarks/special_functions.py); machine.py unpacks it
-// for the assembler.
+// The special functions of an H100 that its code relies on most. The unit interpolates: the upper bits of a fraction
+// choose a row of special.def, and the lower ones, x, give c0 + c1 x + c2 square(x), in units of 2^-40, which is cut
+// off. The rows were found from what a GPU gave for every fraction (benchmarks/special_functions.py).
 #include "machine.h"
 
 #include <math.h>
 
-__asm__(".section .rodata.rung_special,\"a\"\n"
-        ".balign 64\n"
-        ".globl rung_special\n"
-        ".hidden rung_special\n"
-        "rung_special:\n"
-        ".incbin \"special.bin\"\n"
-        ".previous\n");
-extern "C" __attribute__((visibility("hidden"))) const uint8_t rung_special[4][1 << 21];
-
 namespace rung_machine {
 namespace {
 
-enum { RECIPROCAL, ROOT_ODD, ROOT_EVEN, POWER };
+enum { RECIPROCAL = 0, ROOT_ODD = 128, ROOT_EVEN = 192, POWER = 256, SQUARE_ROOT = 320, LOGARITHM = 448 };
 
-// The bits of the unit's result, where the rounded one is known.
-uint32_t as_the_unit(unsigned table, uint32_t at, float rounded)
-{ return as_bits(rounded) + (rung_special[table][at >> 2] >> 2 * (at & 3) & 3) - 2; }
+struct Parabola
+{
+    int64_t constant;
+    int32_t linear, square;
+};
+constexpr Parabola PARABOLAS[] = {
+#include "special.def"
+};
+
+// Of 17 bits, in units of 2^19; products of two bits that are less than that are left out.
+int32_t square(uint32_t x)
+{
+    uint32_t sum = 0;
+    for (unsigned i = 10; i < 17; i++)
+        sum += (((x & ((1u << i) - 1)) >> (18 - i)) + (1u << (2 * i - 19))) * (x >> i & 1);
+    return int32_t(sum);
+}
+
+int64_t interpolated(unsigned row, uint32_t x)
+{
+    const Parabola& p = PARABOLAS[row];
+    return p.constant + int64_t(p.linear) * x + p.square * square(x);
+}
+
+int64_t interpolated_at(unsigned table, uint32_t fraction)
+{ return interpolated(table + (fraction >> 17), fraction & 0x1ffff); }
+
+// Rounded towards zero; the number is below 2^53.
+float cut(int64_t number, double unit)
+{
+    const double exact = double(number);
+    uint64_t bits;
+    memcpy(&bits, &exact, 8);
+    bits &= ~0x1fffffffull;
+    double shorter;
+    memcpy(&shorter, &bits, 8);
+    return float(shorter * unit);
+}
+
+uint32_t bits_of(int64_t number) { return as_bits(cut(number, 0x1p-40)); }
 
 }  // namespace
 
@@ -30,7 +58,7 @@ float special_reciprocal(float x)
     const uint32_t bits = as_bits(x), exponent = bits >> 23 & 255, fraction = bits & 0x7fffff;
     if (exponent == 0 || exponent == 255) return 1.0f / as_float(bits & (exponent ? ALL : 0x80000000));
     if (exponent >= 253) return as_float(bits & 0x80000000);  // what would be subnormal
-    const uint32_t made = as_the_unit(RECIPROCAL, fraction, float(1.0 / double(as_float(0x3f800000 | fraction))));
+    const uint32_t made = bits_of(interpolated(RECIPROCAL + (fraction >> 16), (fraction & 0xffff) << 1));
     return as_float((made + (127 - exponent) * 0x800000) | (bits & 0x80000000));
 }
 
@@ -40,8 +68,8 @@ float special_root(float x)  // 1 / sqrt(x)
     if (exponent == 0) return as_float(0x7f800000 | (bits & 0x80000000));
     if (exponent == 255 || bits >> 31) return bits == 0x7f800000 ? 0.0f : NAN;
     const bool even = exponent % 2 == 0;
-    const double within = double(as_float((even ? 0x40000000 : 0x3f800000) | fraction));
-    const uint32_t made = as_the_unit(even ? ROOT_EVEN : ROOT_ODD, fraction, float(1.0 / sqrt(within)));
+    const bool one = !even && fraction == 0;
+    const uint32_t made = one ? 0x3f800000 : bits_of(interpolated_at(even ? ROOT_EVEN : ROOT_ODD, fraction));
     return as_float(made - (int32_t(exponent) - 127 - even) / 2 * 0x800000);
 }
 
@@ -51,14 +79,34 @@ float special_power(float x)
     const uint32_t bits = as_bits(x);
     if (x != x) return NAN;
     if (!(fabsf(x) < 160)) return bits >> 31 ? 0.0f : INFINITY;
-    const int64_t fixed = int64_t(ldexpf(fabsf(x), 23));
+    const int64_t fixed = int64_t(fabsf(x) * 0x1p23f);
     const bool negative = bits >> 31 && (fixed & 0x7fffff);
-    const uint32_t at = uint32_t(negative ? ~fixed : fixed) & 0x7fffff;
     const int64_t whole = bits >> 31 ? -(fixed >> 23) - negative : fixed >> 23;
-    const uint32_t made = as_the_unit(POWER, at, float(exp2(double(at) * 0x1p-23)));
+    const uint32_t made = bits_of(interpolated_at(POWER, uint32_t(negative ? ~fixed : fixed) & 0x7fffff));
     const int64_t exponent = (made >> 23) + whole;
     if (exponent <= 0) return 0.0f;
     return exponent >= 255 ? INFINITY : as_float(uint32_t(exponent) << 23 | (made & 0x7fffff));
+}
+
+// With 36 bits behind the point; of a negative logarithm the complement is taken.
+float special_logarithm(float x)
+{
+    const uint32_t bits = as_bits(x), exponent = bits >> 23 & 255;
+    if (exponent == 0) return -INFINITY;
+    if (exponent == 255 || bits >> 31) return bits == 0x7f800000 ? INFINITY : NAN;
+    if (x == 1) return 0.0f;
+    const int64_t whole = int64_t(exponent) - 127;
+    return cut((whole << 36) + (interpolated_at(LOGARITHM, bits & 0x7fffff) >> 4) + (whole < 0), 0x1p-36);
+}
+
+float special_square_root(float x)
+{
+    const uint32_t bits = as_bits(x), exponent = bits >> 23 & 255;
+    if (exponent == 0) return as_float(bits & 0x80000000);
+    if (exponent == 255 || bits >> 31) return bits == 0x7f800000 ? INFINITY : NAN;
+    const uint32_t even = exponent % 2 == 0;
+    const uint32_t made = bits_of(interpolated_at(SQUARE_ROOT + 64 * even, bits & 0x7fffff));
+    return as_float(made + (int32_t(exponent) - 127 - int32_t(even)) / 2 * 0x800000);
 }
 
 }  // namespace rung_machine
