@@ -462,8 +462,17 @@ def test_a_prediction_is_any_constant_expression(text: str, number: float) -> No
 def test_one_wrong_element_is_not_like_anything(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     exercise = by_name("online_argmax")
     (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, "BLANK_1": "row[n] >= best"}))
-    (wrong,) = graded(exercise.name, capfd)["symptoms"]
+    wrong, *_ = graded(exercise.name, capfd)["symptoms"]
     assert (wrong["kind"], wrong["facts"]["wrong"], wrong["facts"]["sentences"]) == ("values", 1, [])
+
+
+def test_the_blank_that_is_wrong_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    exercise = by_name("shuffle")
+    assert len(exercise.solution) == 2
+    for answers, wrong in (({"BLANK_1": "__shfl_up_sync(0xffffffff, sum, offset)"}, [["BLANK_1"]]), ({"BLANK_2": "lane == 31"}, [])):
+        (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, **answers}))
+        found = graded(exercise.name, capfd)
+        assert [s["facts"]["wrong"] for s in found["symptoms"] if s["kind"] == "blanks"] == wrong, found["says"]
 
 
 def test_the_solution_read_before_solving_costs_the_third_star(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

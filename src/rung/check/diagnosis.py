@@ -198,8 +198,8 @@ def _explain(
     found = given[wrong]
     if np.isnan(found).all():
         every = f"They are all NaN{' (' + where + ')' if where else ''}."
-        return "nan", [every, "NaN comes from inf - inf, inf * 0, inf / inf, 0 / 0, a lane that a shuffle "
-                              "asks and that is absent, or memory or a variable that was never set."]
+        return "nan", [every, "NaN comes from inf - inf, inf * 0, inf / inf, 0 / 0, a shuffle from a "
+                              "lane that takes no part, or memory or a variable that was never set."]
     if not np.isfinite(found).any():
         every = f"They are infinite or NaN{' (' + where + ')' if where else ''}."
         return "infinite", [every, "Something overflows, or is divided by 0."]
