@@ -267,7 +267,7 @@ class _Trial:
         if not 0 < len(wrong) < len(blanks) or time.process_time() > until:
             return []
         right = [name for name in blanks if name not in wrong]
-        says = f"With the reference's text in the other blanks, your {' or '.join(wrong)} still makes the numbers wrong; "
+        says = f"With the reference's text in the other blanks, your {' or '.join(wrong)} still gives wrong numbers; "
         says += f"your {' or '.join(right)} does not."
         return [Symptom("blanks", "wrong", says, (), {"wrong": wrong, "right": right})]
 
