@@ -38,9 +38,9 @@ SMALLER, LARGER = 0.5, 1.5  # times the document's effect
 NEAR = 1.25  # a level is the same within a quarter
 SLIGHT = 1.1  # the most that is "a little"
 RULE = (
-    f"*The same* is an effect from {SMALLER:g} to {LARGER:g} times theirs, on a logarithmic scale, or a level within a quarter of "
-    f"theirs; where they give no number, an effect of their direction above {100 * SMALL:.1f} %, or what counts, "
-    "times and code bear out."
+    f"*The same* is an effect from {SMALLER:g} to {LARGER:g} times theirs, on a logarithmic scale, or a level within a "
+    f"quarter of theirs; where they give no number, an effect of their direction above {100 * SMALL:.1f} %; without "
+    "figures, what rows or code bear out."
 )
 _PLACE = re.compile(r"\{([^{}]+)\}")
 DIVIDED = " divided by "
