@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from gpuless.facts import limits
@@ -184,7 +185,7 @@ def titles() -> dict[str, str]:
         **drawn, **gains, "climb-course": "The climb of the two course reports, step by step",
         "reproduce-sweep": "Time of a forward pass's calls over the threads of a block: theirs and ours",
         "reproduce-scaling": "Softmax and attention over N, linear and tree: theirs and ours",
-        "reproduce-ranks": "Attention of 8,192 rows over MPI ranks, measured and forecast, and by CUDA",
+        "reproduce-ranks": "Attention of 8,192 rows over ranks of one host, measured and forecast, and by CUDA",
         "reproduce-registers": "Warps of a multiprocessor over the registers of a thread, on the report's architecture",
         "reproduce-roofline": "The best kernel of each operation, and a product's way up, under the roofline",
     }  # fmt: skip
@@ -278,14 +279,16 @@ def _ranks(found: Figures, rows: Sequence[Row]) -> dict[str, str]:
     lines = [dict(zip(told[-1]["columns"], map(str, line), strict=True)) for line in told[-1]["rows"]]
     ring = [line for line in lines if line["who"] == "ring"]
     ends = [float(line["ranks"]) for line in ring]
+    colours = cycle(charts.SERIES)
     series = []
-    for mask, colour, pale in (("causal", "f32", "tf32"), ("full", "bf16", "f16")):
-        for column, shade in (("measured ms", colour), ("forecast ms", pale)):
+    for mask in dict.fromkeys(line["mask"] for line in lines):
+        colour = next(colours)
+        for column, dashed in (("measured ms", False), ("forecast ms", True)):
             points = [(float(x["ranks"]), float(x[column])) for x in ring if x["mask"] == mask and x[column]]
-            series.append(Series(f"ring, {mask}, {column.split()[0]}", points, shade, shade == pale))
+            series.append(Series(f"ring, {mask}, {column.split()[0]}", points, colour, dashed))
         for line in (x for x in lines if x["mask"] == mask and x["who"].startswith("CUDA")):
             points = [(at, float(line["measured ms"])) for at in (min(ends), max(ends))]
-            series.append(Series(f"{line['who']}, {mask}", points, "library" if "flash" in line["who"] else "muted"))
+            series.append(Series(f"{line['who']}, {mask}", points, next(colours)))
     return {name: charts.curves(
         series, title=titles()[name], description=f"Ranks are processes of one host; CUDA is an {found.gpu}.",
         x_label="ranks", y_label="ms, computing", width=860, height=420,
