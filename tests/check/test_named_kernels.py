@@ -102,3 +102,39 @@ def test_many_kernels_of_a_file_are_judged_in_several_processes(tmp_path: Path) 
     path.write_text(kernels + "int main() { float *d_x, *d_out; int n = 1000;\n" + launches + "\n}\n")
     code, told = checked(path, "--quick")
     assert {one["kernel"]: one["verdict"] for one in told["kernels"]} == dict.fromkeys(names, "ok") and code == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize(("bound", "expected"), [("i < n", "ok"), ("i <= n", "not judged")])
+def test_another_launch_does_not_stand_in_for_the_files_own(bound: str, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    host = "void forward(float* out, const float* in, int n) { relu_plain<<<(n + 127) / 128, 128>>>(in, out, n); }\n"
+    path.write_text(PLAIN.replace("i < n", bound) + host)
+    _, told = checked(path, operation="relu")
+    assert [one["verdict"] for one in told["kernels"]] == [expected]
+    gelu = tmp_path / "gelu.cu"  # of three dims: a block for each row hides the element behind the last
+    of_x = "0.5f * x[i] * (1 + tanhf(0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i])))"
+    gelu.write_text(path.read_text().replace("x[i] < 0 ? 0.f : x[i]", of_x))
+    _, told = checked(gelu, operation="gelu")
+    assert [one["verdict"] for one in told["kernels"]] == [expected]
+
+
+@needs_compiler
+def test_what_nvrtc_alone_refuses_is_no_failure_of_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "common.h").write_text("template <typename T> void fill(T* x, int n) { for (; n--;) x[n] = rand(); }\n")
+    path = tmp_path / "own.cu"
+    path.write_text('#include "common.h"\n' + PLAIN)
+    _, told = checked(path)
+    assert [one["verdict"] for one in told["kernels"]] in (["ok"], ["not judged"])
+
+
+@needs_compiler
+def test_a_kernel_that_tests_its_index_is_not_confirmed_by_a_grid_that_fits_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "__global__ void add(const float* a, const float* b, float* c, int n) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    if (i <= n) c[i] = a[i] + b[i];\n}\n"
+    )
+    code, told = checked(path, operation="residual")
+    assert code == 3 and [one["verdict"] for one in told["kernels"]] == ["not judged"]

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from gpuless.base.expressions import evaluate
 from rung import learn
 from rung.cli import main
 from rung.dtypes import dtype
 from rung.learn import BLANK, KINDS, RECORD, Exercise, Progress, by_name, chapters, exercises, operations, stars_of
+from rung.learn.grading import constant
 from rung.rungs import catalogue
 
 EVERY = exercises()
@@ -358,9 +360,9 @@ ADVICE = [  # a word of each repair: barriers in one of four places, another sta
     ("bug_tree", {}, "at the start of each round"),
     ("bug_barrier", {"swap": ("        __syncthreads();\n", "")}, "under an `if`."),
     ("bug_reuse", {}, "before line 16"),
-    ("bug_tile", {}, "between them;"),
+    ("bug_tile", {}, "`__syncthreads()` between them."),
     ("bug_lost", {}, "`atomicAdd` reads, adds and writes"),
-    ("shared_histogram", {"BLANK_1": ""}, "between them;"),
+    ("shared_histogram", {"BLANK_1": ""}, "`__syncthreads()` between them."),
     ("matmul_tile", {"swap": ("        __syncthreads();\n", "")}, "and another one after line 20"),
     ("scan", {"swap": ("const float before = n >= apart ? sums[n - apart] : 0.0f;\n        __syncthreads();\n        sums[n] += before;", "if (n >= apart) sums[n] += sums[n - apart];")}, "read into a variable"),
     ("write_wmma", {"swap": ("sum);\n        __syncwarp();", "sum);")}, "put `__syncwarp()` before line 28."),
@@ -395,7 +397,13 @@ INSTEAD = [  # what wrong numbers or a fault are told to be, by a word of it
     ("scan_blocks", {"BLANK_2": "before + own"}, "the same throughout each row"),
     ("scan_blocks", {"BLANK_1": "blockIdx.x"}, "does not depend on `blockIdx.y`"),
     ("triton_softmax", {"BLANK_2": "tl.max(score, axis=3)"}, "76_triton_softmax.py, line 15"),
-    ("parity", {"BLANK_1": "turn % 2"}, "phase 1 (parity 1)"),
+    ("parity", {"BLANK_1": "turn % 2"}, "parity 1 of `full[1]` is for its round 1,"),
+    ("bulk_copy", {"BLANK_1": "4 * C + 4"}, "`arrived` is for its round 0, counted from 0, and there 4 bytes are missing"),
+    ("double_buffer", {"BLANK_3": "(tile + 1) % 2"}, "Is `xs[(tile + 1) % 2]` the buffer that this round fills?"),
+    ("double_buffer", {"BLANK_3": "(tile + 1) % 2"}, "`xs[1][31][0]`"),
+    ("stride", {"BLANK_2": "blockDim.x"}, "two blocks reach this one"),
+    ("write_triton_product", {"swap": (" & (columns[None, :] < OC)\n", "\n")}, "program (0, 2)"),
+    ("write_triton_product", {"swap": (" & (columns[None, :] < OC)\n", "\n")}, "use `tl.atomic_add`"),
     ("bug_barrier", {}, "Threads leave in line 20"),
 ]
 
@@ -410,14 +418,64 @@ def test_what_is_there_instead_is_told(
     assert words in graded(name, capfd)["says"]
 
 
-def test_a_race_within_a_warp_is_told_as_one_between_warps_where_there_is_one(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "swap", "barrier"),
+    [
+        ("bug_barrier", ("        __syncthreads();\n", ""), "__syncthreads()"),  # its two threads are of one warp
+        ("parity", ("        __syncwarp();  // all", "        ;  // all"), "__syncwarp()"),
+    ],
+)
+def test_the_barrier_of_a_race_is_that_of_the_warps_concerned(
+    name: str, swap: tuple[str, str], barrier: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    exercise = by_name("bug_barrier")
-    (tmp_path / exercise.file).write_text(exercise.source.replace("        __syncthreads();\n", ""))
+    exercise = by_name(name)
+    text = exercise.source if exercise.of else exercise.solved
+    assert swap[0] in text
+    (tmp_path / exercise.file).write_text(text.replace(*swap))
     (race,) = graded(exercise.name, capfd)["symptoms"]
-    one, other = (int(n) // 32 for n in re.findall(r"thread (\d+)", race["says"])[:2])
-    assert race["kind"] == "race" and one != other
+    assert race["kind"] == "race" and {*re.findall(r"__sync\w+\(\)", race["says"])} == {barrier}
+    assert name != "parity" or "Threads leave" not in race["says"]  # the only `return` is a lambda's
+
+
+def test_undefined_values_of_a_masked_load_that_reach_a_product_are_noted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    exercise = by_name("write_triton_product")
+    text, other = exercise.solved, ", other=0.0"
+    for changed, line in ((text.replace(other, "", 1), [n for n, t in enumerate(text.splitlines(), 1) if other in t][:1]), (text, None)):
+        (tmp_path / exercise.file).write_text(changed)
+        found = graded(exercise.name, capfd)
+        notes = [s for s in found["symptoms"] if s["kind"] == "undefined"]
+        assert found["state"] == "solved" and [n["lines"] for n in notes] == ([line] if line else [])
+        assert all(n["facts"]["reaches"] == "tl.dot" for n in notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("2 * 1024 * sizeof(float)", 8192), ("1e3f + 24", 1024), ("sizeof(double) / 3", 2), ("0x40u + 1'000 /* one */", 1064),
+        ("7 / 2", 3), ("7 / 2.0f", 3.5), ("1 << 10", 1024), ("4096", 4096), ("(32 + 1) * 2ul", 66), ("sizeof(float4)", 16),
+    ],
+)  # fmt: skip
+def test_a_prediction_is_any_constant_expression(text: str, number: float) -> None:
+    assert evaluate(constant(text), {}) == number
+
+
+def test_one_wrong_element_is_not_like_anything(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    exercise = by_name("online_argmax")
+    (tmp_path / exercise.file).write_text(exercise.filled({**exercise.solution, "BLANK_1": "row[n] >= best"}))
+    (wrong,) = graded(exercise.name, capfd)["symptoms"]
+    assert (wrong["kind"], wrong["facts"]["wrong"], wrong["facts"]["sentences"]) == ("values", 1, [])
+
+
+def test_the_solution_read_before_solving_costs_the_third_star(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("predict_stride", "stride"):
+        exercise = by_name(name)
+        assert rung("learn", name, "--solution") == 0
+        (tmp_path / exercise.file).write_text(exercise.solved)
+        assert graded(name, capfd)["stars"] == 2
+        (tmp_path / RECORD).unlink()
+        assert graded(name, capfd)["stars"] == 3  # what is read after that costs nothing
+        (tmp_path / exercise.file).write_text(exercise.solved + "\n")
+        assert rung("learn", name, "--solution") == 0 and graded(name, capfd)["stars"] == 3
 
 
 def test_warps_that_ask_for_nothing_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

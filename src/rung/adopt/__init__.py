@@ -27,7 +27,7 @@ from rung.rungs.learned import LearnedCall, LearnedFile
 if TYPE_CHECKING:
     from rung.adopt.search import Budget, Outcome
 
-SECONDS = 5.0  # of all searches of a file that lead to nothing: search.Budget
+SECONDS = 7.0  # of all searches of a file that lead to nothing: search.Budget
 OF_FUNCTION = 2.0  # of them at least, for a host function
 MOST = 48  # proposals for a kernel
 SHOWN = 3  # that are shown, where none is right
@@ -148,6 +148,11 @@ def _concluded(tables: Sequence[Mapping[str, Any]], found: Outcome, key: str) ->
     return table, [why + json.dumps([*rules]), *_lines([table])]
 
 
+def _launch_of(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the instance of the kernel, which says nothing of the grid."""
+    return {name: value for name, value in table["launch"][0].items() if name != "kernel"}
+
+
 def _lines(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     """The likeliest calls, a line each: what differs between them."""
     lines = []
@@ -262,12 +267,19 @@ class _Kernels:
         self.budget = self.budget or _budget()
         tables = chosen[:1] if first.sure else chosen
         found = self.budget.search(self.of, self.path, "kernel", tables, own=first.own)
-        if found.table is None and not found.fault and (function := self._host_of(kernel, functions)):
+        stated = [_launch_of(one.table) for one in every if one.by_sizes]
+        guessed = found.table is not None and first.by_sizes and _launch_of(found.table) not in stated
+        guessed = guessed and "fault" in found.failure  # wrong numbers may come from a text that is misread
+        lacks = guessed or (found.table is None and not found.fault)
+        if lacks and (function := self._host_of(kernel, functions)):
             return function
         table, doubts = _concluded(tables, found, "needs")
+        if guessed:  # the file's own launch is what is judged
+            doubts = ["it is right with another launch, but rung judges the file's own", *_lines([table])]
         if first.sure and not found.needs:  # as the file says it: what is wrong is the kernel's
             table, doubts = {**table, "adopted": "text"}, []
-        return LearnedCall(kernel, "kernel", (kernel,), table, doubts, found.fault, found.failure | {"own": first.own})
+        failure = found.failure | {"own": first.own, "guessed": guessed}
+        return LearnedCall(kernel, "kernel", (kernel,), table, doubts, found.fault, failure)
 
     def _host_of(self, kernel: str, functions: Mapping[str, HostFunction]) -> LearnedCall | None:
         for name, function in functions.items():

@@ -50,11 +50,12 @@ _INDEX = re.compile(r"\b(\w+)\s*=\s*((?:blockIdx|threadIdx|blockDim)\.[xyz])\s*;
 
 @dataclass(frozen=True)
 class Proposal:
-    """A header's table; whether its grid and block are those of the file's own launch, and whether the text leaves no
-    other table."""
+    """A header's table; whether its grid and block are those of the file's own launch, and by the call's sizes; and
+    whether the text leaves no other table."""
 
     table: dict[str, Any]
     own: bool = False
+    by_sizes: bool = False
     sure: bool = False
 
 
@@ -162,7 +163,8 @@ def _for_launch(
             table["launch"] = [{"kernel": named, **shape}]
             fixes = any(re.match(r"(?!eps|start)\w+ ==", need) for need in needs)
             sure = said and not (sized or fixes) and told(of, parameters, meant, bind)
-            yield Proposal(table, own, sure)
+            grid = shape["grid"] if isinstance(shape["grid"], list) else [shape["grid"]]
+            yield Proposal(table, own, own and not all(isinstance(size, int) for size in grid), sure)
 
 
 def says_values(source: str, kernel: str) -> bool:
@@ -379,7 +381,9 @@ def _by_style(of: Operation, body: str, constants: dict[str, str], means: dict[s
     per_element = {"grid": f"ceil_div({total}, {block})", "block": block, **shared}
     row_threads = {"grid": f"ceil_div({rows}, {block})", "block": block, **shared}
     if not together:
-        yield from (per_element, row_threads, per_row, {**per_row, "block": columns})
+        yield from (per_element, row_threads, per_row)
+        if not re.search(r"\bif\s*\([^;{]*[<>]", body):  # else there may be more threads than elements
+            yield {**per_row, "block": columns}
     elif warps and re.search(r"blockIdx\.x\s*\*", body):
         yield from (per_warp, per_row, {**per_row, "block": 32})
     else:

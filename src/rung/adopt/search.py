@@ -93,7 +93,7 @@ class Budget:
                 break
             first = begun + 1  # the proposal has ended its process
         if outcome.table is not None:
-            return dataclasses.replace(outcome, why="")
+            return dataclasses.replace(outcome, why="", failure=likeliest.failure)
         self.left = min(self.left, left)
         tried = min(max(begun, 0) + 1, len(tables))
         why = f"{tried} of {len(tables)} calls were tried, and none gave the right result"
@@ -273,7 +273,8 @@ class _Attempt:
                 if fault.kind in OF_THE_KERNEL and (fault.kind != "race" or fault.record.get("memory") == "shared"):
                     told = {"kind": fault.kind, "text": str(fault), "place": fault.place, "related": fault.related}
                     self.fault = self.fault or told
-                self.failure = self.failure or {"error": str(fault), **trials.last_call()}
+                text = str(fault).removeprefix(f"{self.path}: ")
+                self.failure = self.failure or {"error": text, "fault": fault.kind, **trials.last_call()}
                 raise
             except Failure as failure:
                 if failure.zeroed and not self.table.get("zeroed"):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 SHOWN = 8  # wrong elements that are listed
 MAP_ROWS, MAP_COLUMNS = 16, 32
 MOST_MOVED = 1 << 16  # elements of an output that is compared with itself, moved
+FEW = 3  # wrong elements of which fewer may be like others by chance
 EQUAL = 1e-5  # numbers that were only moved, not computed anew
 CLOSE = 1e-2  # numbers that follow from others agree this well, relative to their size
 Array = NDArray[Any]
@@ -77,14 +78,16 @@ class Diagnosis:
         every = self.wrong == total
         many = f"all {total:,} elements" if every else f"{self.wrong:,} of the {total:,} elements"
         lines = [
-            f"{many} of {self.output} ({shape}) are wrong{':' if len(self.elements) == self.wrong else ', such as'}"
+            f"{many} of {self.output} ({shape}) {'is' if self.wrong == 1 else 'are'} wrong"
+            f"{':' if len(self.elements) == self.wrong else ', such as'}"
         ]
         for one in self.elements:
             got = "never written" if one["got"] is None else shown(one["got"])
             place = f"{self.output}[{', '.join(map(str, one['index']))}]" if self.shape else self.output
             lines.append(f"  {place}  expected {shown(one['expected']):<12} got {got}")
         if not every:
-            lines += ["  which are wrong (#), right (.), some of several (+):", *(f"  {t}" for t in self.map.lines())]
+            lines.append("  # wrong, . right, + a cell of several elements, some wrong:")
+            lines += [f"  {t}" for t in self.map.lines()]
         return [*lines, *self.sentences]
 
     def as_json(self) -> dict[str, Any]:
@@ -188,18 +191,21 @@ def _explain(
     """A kind and sentences."""
     at = f"All of them lie where {where}." if where else ""
     if unset[wrong].all():
-        return "unset", [f"No thread writes the wrong elements{': ' + where if where else ''}."]
+        return "unset", [f"No thread writes these elements{': ' + where if where else ''}."]
     if unset.any():
         lost = condition(unset, axes)
         return "unset", [f"{int(unset.sum()):,} elements were never written{': ' + lost if lost else ''}."]
     found = given[wrong]
     if np.isnan(found).all():
         every = f"They are all NaN{' (' + where + ')' if where else ''}."
-        return "nan", [every, "NaN comes from inf - inf, 0 / 0, or memory or a variable that was never set."]
+        return "nan", [every, "NaN comes from inf - inf, inf * 0, inf / inf, 0 / 0, a lane that a shuffle "
+                              "asks and that is absent, or memory or a variable that was never set."]
     if not np.isfinite(found).any():
         every = f"They are infinite or NaN{' (' + where + ')' if where else ''}."
         return "infinite", [every, "Something overflows, or is divided by 0."]
-    if wrong.sum() >= 3 and not found.any():
+    if wrong.sum() < FEW:
+        return "values", [at] if at else []
+    if not found.any():
         return "zero", [f"They are all 0{' (' + where + ')' if where else ''}."]
     if (ratio := common_factor(found, truth[wrong])) is not None:
         return "times", [f"Each is {ratio:.4g} times what it should be{' (' + where + ')' if where else ''}."]
@@ -212,7 +218,7 @@ def _explain(
         if each := _of_rows(given, truth, wrong, axes):
             return "rows", [each, *([at] if at else [])]
         differences = given[wrong] - truth[wrong]
-        if wrong.sum() >= 3 and abs(differences.mean()) > 1e-3 and np.ptp(differences) < 1e-3 * abs(differences.mean()):
+        if abs(differences.mean()) > 1e-3 and np.ptp(differences) < 1e-3 * abs(differences.mean()):
             return "offset", [f"Each is {differences.mean():+.4g} from what it should be.", *([at] if at else [])]
         if each := _added(given, truth, wrong, axes):
             return "rows", [each, *([at] if at else [])]
@@ -243,7 +249,7 @@ def _moved(
             moved = np.moveaxis(given, axis, 0)[here], np.moveaxis(truth, axis, 0)[there]
             if _alike(*moved):
                 return "shifted", [f"The numbers are right, but shifted by one along {axes[axis]}."]
-    for axis, name in enumerate(axes if wrong.sum() > 1 and truth.size <= MOST_MOVED else ()):
+    for axis, name in enumerate(axes if truth.size <= MOST_MOVED else ()):
         for by in range(1, min(truth.shape[axis], 129)):
             if _alike(given[wrong], np.roll(truth, by, axis)[wrong], EQUAL):
                 return "shifted", [f"They are the numbers that belong at {name} - {by}.", *([at] if at else [])]
@@ -293,8 +299,6 @@ def common_factor(found: Array, truth: Array) -> float | None:
         return None
     ratios = found[some] / truth[some]
     middle = float(np.median(ratios))
-    if some.sum() < 3 and abs(middle - round(middle)) > 1e-3 * abs(middle):
-        return None  # by chance
     return middle if abs(middle) > 1e-3 and abs(middle - 1) > 1e-2 and np.allclose(ratios, middle, 1e-2) else None
 
 

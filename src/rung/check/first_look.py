@@ -29,8 +29,9 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
     if known and known.doubts:
         why, *likely = known.doubts
         notes = [f"perhaps {line}" for line in likely]
-        failure = {n: v for n, v in known.failure.items() if n not in ("own", "error")}
-        reason = f"{_computed(known.failure)}rung does not know how {known.name} is called: {why}"
+        failure = {n: v for n, v in known.failure.items() if n not in ("own", "error", "fault", "guessed")}
+        unknown = "" if known.failure.get("guessed") else f"rung does not know how {known.name} is called: "
+        reason = f"{_computed(known.failure)}{unknown}{why}"
         return Report(rung.full_name, rung.dtypes[0], "", "not judged", reason, "call", notes=notes, failure=failure)
     return None
 
@@ -60,8 +61,11 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
                     rung.require_compiled(values, dtype, tuple(archs) or ("sm_90",))
                     compiled = True
             except RungError as error:
-                unknown = error.missing if isinstance(error, CompileError) else rung.guessed
-                verdict: Verdict = "not judged" if unknown else "failed"
+                unknown = bool(error.missing) if isinstance(error, CompileError) else rung.guessed
+                # What nvcc takes, and NVRTC not: host functions of included files, an instance named by the host's
+                # variables.
+                of_nvrtc = any(mark in str(error) for mark in ("not allowed in JIT mode", "__nv_name_map"))
+                verdict: Verdict = "not judged" if unknown or of_nvrtc else "failed"
                 return Report(rung.full_name, name, "", verdict, str(error), error.kind)
     return None
 

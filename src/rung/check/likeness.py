@@ -59,7 +59,8 @@ def _other_arrays(operand: Operand, array: Array) -> Iterator[tuple[str, Array]]
     if array.ndim > 1 and min(array.shape[-2:]) > 1:
         rows, columns = array.shape[-2:]
         turned = xp.swapaxes(array.reshape(*array.shape[:-2], columns, rows), -1, -2)
-        yield f"the result with rows and columns of {name} exchanged (as if it were {columns} x {rows})", turned
+        shape = f" (as if it were {columns} x {rows})" if rows != columns else ""
+        yield f"the result with rows and columns of {name} exchanged{shape}", turned
     if array.ndim > 1:
         for size in (32, 16):
             yield f"the result with every {size} x {size} tile of {name} transposed", _tiles_turned(array, size)

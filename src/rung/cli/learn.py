@@ -73,6 +73,7 @@ def learn(
         _say(chapter_of(exercise).plain, sys.stdout)
         return
     if solution:
+        progress.show_solution(exercise)
         print("\n".join(f"{line}  // {note}" if note else line for line, note in exercise.worked))
         _say(f"\n{exercise.why}", sys.stdout)
         return

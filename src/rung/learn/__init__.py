@@ -145,8 +145,10 @@ def targets_of(exercise: Exercise) -> list[str]:
 def stars_of(exercise: Exercise) -> tuple[str, str, str]:
     """What each star is for."""
     if exercise.kind == "predict":
-        return "the prediction is right", "at most one prediction was wrong", "right at the first run"
-    first = "the result is right and the target is met" if exercise.goal or exercise.blocks else "the result is right"
+        third = "right at the first run, and the solution was not read"
+        return "the prediction is right", "at most one prediction was wrong", third
+    more = " and the target is met" if exercise.goal else " and no block is needless" if exercise.blocks else ""
+    first = f"the result is right{more}"
     second = f"memory traffic of at most {exercise.par:,}, as the reference solution has ({TRAFFIC})"
     if exercise.kind == "bug":
         here = f"(`{exercise.comment} here` at the end of each; on the page, click their numbers)"
@@ -156,7 +158,7 @@ def stars_of(exercise: Exercise) -> tuple[str, str, str]:
         return (first, f"predicted time within {SAME:g} of the reference's",
                 f"at most {MARGIN:g} of the reference's predicted time")  # fmt: skip
     third = f"memory traffic of at most {exercise.best:,}, less than the reference's"
-    return first, second, third if exercise.best else "no hint was used"
+    return first, second, third if exercise.best else "neither a hint nor the solution was read"
 
 
 def next_star(exercise: Exercise, stars: int) -> str:
@@ -267,6 +269,13 @@ class Progress:
         return Progress(
             path, *(facts.get(name, {}) for name in ("solved", "hints", "graded", "tries", "found", "best"))
         )
+
+    def show_solution(self, exercise: Exercise) -> None:
+        """Whoever reads it first has had every hint, and a try."""
+        if exercise.name not in self.solved:
+            self.hints[exercise.name] = max(1, len(exercise.hints))
+            self.tries[exercise.name] = max(1, self.tries.get(exercise.name, 0))
+            self.write()
 
     def write(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

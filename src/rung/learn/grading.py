@@ -41,7 +41,6 @@ from rung.rungs.python import PythonRung
 
 State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
-FEW = 3  # wrong elements
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SHIFTED = "of the aim, shifted"  # by one element, as a part of a larger tensor may be
 NOTHING = Progress(Path(), {}, {}, {})  # that a learner has done
@@ -141,7 +140,8 @@ def grade(exercise: Exercise, path: Path, progress: Progress | None = None, *, d
         says = f"{' and '.join(blanks)}: not filled in yet."
         return Verdict("blank", [Symptom("blank", "wrong", says, (), {"blanks": blanks})])
     if exercise.kind == "predict" and _without_answers(text) != _without_answers(exercise.source):
-        says = "Change only the answer: the question is about this kernel. Reset restores it."
+        says = "Change only the answer: the question is about this kernel. To restore it, press Reset on the page, or "
+        says += f"delete {exercise.file} and run `rung learn {exercise.number}`."
         return Verdict("wrong", [Symptom("changed", "wrong", says)])
     trial = _Trial(exercise, path, text, progress or NOTHING)
     if exercise.kind == "bug" and MARK.sub("", text).split() == exercise.source.split():
@@ -225,15 +225,14 @@ class _Trial:
     ) -> Verdict:
         """If the numbers have nothing in common, further cases may say more: extreme ones, and the smallest."""
         verdict = Verdict("wrong", found, cases=self.done, case=values)
-        if tuning or (found[0].kind not in ("values", "inexact") and found[0].facts.get("wrong", FEW) >= FEW):
+        if tuning or found[0].kind not in ("values", "inexact"):
             return verdict
         extreme = operations.FURTHER.get(self.of.name, ())
         for case in sorted(rest, key=lambda c: (c not in extreme, self._size(c)))[:MOST_FURTHER]:
             other = self.of.complete(case.values)
             with contextlib.suppress(RungError):
                 more = self._wrong(rung, case, other, tuning, 0)
-                few = more and more[0].facts.get("wrong", FEW) < FEW  # which may be alike by chance
-                if more and not few and more[0].kind not in ("values", "inexact"):
+                if more and more[0].kind not in ("values", "inexact"):
                     return Verdict("wrong", more, cases=self.done, case=other)
         return verdict
 
@@ -282,7 +281,9 @@ class _Trial:
             truth = operations.reference(self.of, used, values)
         for name in ran.outputs:
             if found := self._compared(name, ran, truth[name], used, values):
-                explained = self._explained(found, ran, values, tuning, given)
+                absent = tuple(o.name for o in self.of.operands if o.nullable and not o.written and o.name not in given)
+                without = tuple(n for n in absent if n in rung.binds)
+                explained = self._explained(found, ran, values, tuning, without)
                 if found.kind == "nan":
                     ran = self._run(rung, values, given, asked, tuning, shifted=shifted, from_zero=True)
                     if not self._compared(name, ran, truth[name], used, values):
@@ -330,9 +331,8 @@ class _Trial:
         return symptoms.of_diagnosis(found) if found else symptoms.of_deviation(deviation)
 
     def _explained(
-        self, found: Symptom, ran: Ran, values: Values, tuning: dict[str, int], given: Mapping[str, Any]
+        self, found: Symptom, ran: Ran, values: Values, tuning: dict[str, int], without: tuple[str, ...]
     ) -> list[Symptom]:
-        without = tuple(o.name for o in self.of.operands if o.nullable and not o.written and o.name not in given)
         every = [self._placed(found, values | tuning, without)]
         if ran.unwritten:
             every.append(symptoms.of_fault(ran.unwritten, self.block, self.text))
@@ -343,51 +343,47 @@ class _Trial:
         return every
 
     def _fault(self, fault: EmulatorFault, values: Values) -> Symptom:
-        fault = self._between_warps(fault)
         two = len({tuple(p.get("block", ())) for p in (fault.place, *fault.related)}) > 1
         raced = fault.kind == "race" and fault.related and not two and self.exercise.suffix == ".cu"
-        repair = self._repair(fault, *self.trying) if raced and self.trying else ""
+        repair = self._repair(fault, *self.trying) if raced and self.trying else symptoms.NO_REPAIR
         return self._placed(symptoms.of_fault(fault, self.block, self.text, repair, self.of.reduction), values)
 
-    def _between_warps(self, fault: EmulatorFault) -> EmulatorFault:
-        """A race within a warp may be one between warps as well, whose barrier is another: other orders may show it."""
-        if not self.trying or not symptoms.within_warp(fault, self.block):
-            return fault
-        case, values, tuning, first = self.trying
-        for number in (first + 2, first + 4, first):  # another order, of the same operands
-            try:
-                self._wrong(self._rung(), case, values, tuning, number)
-            except EmulatorFault as other:
-                if other.kind == "race" and other.related and not symptoms.within_warp(other, self.block):
-                    return other
-        return fault
-
-    def _repair(self, fault: EmulatorFault, case: Case, *how: Any) -> str:
+    def _repair(self, fault: EmulatorFault, case: Case, *how: Any) -> symptoms.Repair:
         """Which barriers end a race: found by experiment, as the case is run again with each."""
-        first, second = lines = sorted(p.get("line", 0) for p in (fault.place, *fault.related))
-        found = ""
-        for repair in symptoms.REPAIRS if first and (first != second or fault.record["memory"] != "global") else ():
+        first, second = lines = symptoms.lines_of(fault)
+        if not first or (first == second and fault.record["memory"] == "global"):
+            return symptoms.NO_REPAIR
+        ended, partly = list[symptoms.Repair](), list[symptoms.Repair]()
+        within, several = symptoms.within_warp(fault, self.block), math.prod(self.block) > symptoms.WARP
+        barriers = ["__syncwarp()"] * within + ["__syncthreads()"] * (several or not within)
+        aim: Any = Case("of the aim", self.exercise.dims), self.of.complete(self.exercise.dims), {}, 0
+        for barrier, place in itertools.product(barriers, symptoms.REPAIRS):
+            repair = symptoms.Repair(place, barrier)
             with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
                 path, text = Path(folder) / self.path.name, symptoms.with_barriers(self.text, repair, first, second)
                 path.write_text(text, encoding="utf-8")
                 other = _Trial(self.exercise, path, text, self.before)
                 try:
-                    other._wrong(other._rung(), case, *how)
-                    return repair
+                    wrong = other._wrong(other._rung(), case, *how)
+                    if several and repair.barrier == barriers[0] != barriers[-1]:  # other warps may wait, too
+                        wrong = wrong or other._wrong(other._rung(), *aim)
+                    if not wrong:
+                        return repair
+                    ended.append(replace(repair, right=False))
                 except EmulatorFault as still:
-                    others = sorted(p.get("line", 0) for p in (still.place, *still.related))
-                    if still.kind in ("race", "barrier") and lines != others:
-                        found = found or repair  # this race is gone, another one is not, or threads miss the barrier
+                    gone = still.kind == "barrier" or (still.kind == "race" and lines != symptoms.lines_of(still))
+                    if gone and barrier == barriers[-1]:
+                        partly.append(repair)  # this race is gone, another one is not, or threads miss the barrier
                 except RungError:
                     continue
-        return found
+        return next(iter(ended + partly), symptoms.NO_REPAIR)
 
     def _placed(self, found: Symptom, values: Values, without: tuple[str, ...] = ()) -> Symptom:
         """With the sizes and scalars in front."""
         if not values:
             return found
         names = [n for n in values if n in (*self.of.dims, *self.of.scalars) or n.isupper()]
-        where = f"At {', '.join(f'{n} = {values[n]:.4g}' for n in names)}"
+        where = f"At {', '.join(f'{n} = {symptoms.figure(values[n])}' for n in names)}"
         if self.trying and (self.trying[0].change or self.trying[0].magnitude != 1):
             where += f" ({self.trying[0].name})"
         where += f", without {' and '.join(without)}: " if without else ": "
@@ -424,7 +420,9 @@ class _Trial:
             verdict.state = "slow" if verdict.symptoms[0].when == "slow" else "wrong"
             return verdict
         self._rate(verdict, ran.launched)
-        verdict.symptoms += symptoms.of_idle(ran.launched)
+        verdict.symptoms += symptoms.of_idle(ran.launched, self.text)
+        if self.exercise.suffix == ".py":
+            verdict.symptoms += symptoms.of_undefined(self.text)
         return verdict
 
     def _shortcomings(self, verdict: Verdict, launched: list[Launched], memory: list[Tensor]) -> list[Symptom]:
@@ -508,9 +506,9 @@ class _Trial:
         kind = "overlap" if "groups_under_way" in self.exercise.goal else "goal"
         counts = re.sub(r"\b(\w+) = ([\d,.e+]*\d)", lambda m: f"{m[2]} {IN_WORDS.get(m[1], m[1])}", counted)
         counts = re.sub(r"\b\w+: ", "", counts)
-        idle = "No copy is in flight when the wait ends: nothing overlaps"
+        idle = "no copy is in flight when the wait ends: nothing overlaps"
         said = idle if kind == "overlap" else f"counted: {counts}"
-        says = f"The result is right. The target: {aim}; {said}."
+        says = f"The result is right. Target missed: {aim}; {said}."
         return Symptom(kind, "slow", says, (), {"goal": self.exercise.goal})
 
     def _predicted(self, asked: Mapping[str, str], launched: list[Launched]) -> list[Symptom]:
@@ -521,7 +519,7 @@ class _Trial:
         for name, figure in asked.items():
             truth = found.get(figure, 0.0)
             try:
-                said = float(evaluate(_python(written.get(name, "")), {}))
+                said = float(evaluate(constant(written.get(name, "")), {}))
             except RungError:
                 every.append(Symptom("unanswered", "wrong", f"{name} is not a number.", (), {"name": name}))
                 continue
@@ -554,7 +552,15 @@ def work(launched: list[Launched]) -> int:
     return sum(c.sectors + c.wavefronts for kernel in launched for c in kernel.accesses.values())
 
 
-def _python(number: str) -> str:
+_SIZES = {"char": 1, "bool": 1, "short": 2, "half": 2, "int": 4, "unsigned": 4, "float": 4, "double": 8, "long": 8}
+
+
+def constant(number: str) -> str:
     """A number's expression in C++, for Python."""
-    text = number.strip().rstrip("fF")
-    return text if "." in text else text.replace("/", "//")
+    text = re.sub(r"/\*.*?\*/|//[^\n]*|(?<=\d)'(?=\d)", "", number)
+    text = re.sub(
+        r"\bsizeof\s*\(?\s*(?:unsigned\s+(?=\w+\s*\)))?_*(\w+?)(\d?)\s*\)",
+        lambda m: str(_SIZES.get(m[1], 0) * int(m[2] or 1) or m[0]), text,
+    )  # fmt: skip
+    text = re.sub(r"\b(0[xX][0-9a-fA-F]+|[\d.]+(?:[eE][-+]?\d+)?)[uUlLfF]+\b", r"\1", text).strip()
+    return text if re.search(r"\d[.eE]|\.\d", re.sub(r"0[xX]\w+", "", text)) else text.replace("/", "//")

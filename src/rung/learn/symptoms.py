@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpuless.compile.source import code_only
+from gpuless.compile.source import code_only, until
 from gpuless.counts.counters import TRACED, Launched
 from gpuless.counts.counters_explained import OF_LANES, hottest, per_request, reason
 from gpuless.facts.limits import limits
@@ -37,19 +38,30 @@ class Symptom:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+def figure(number: float) -> str:
+    """A whole number with all its digits."""
+    return str(int(number)) if number == int(number) else f"{number:.4g}"
+
+
 def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _thread(place: Mapping[str, Any], block: Sequence[int]) -> str:
+def _thread(place: Mapping[str, Any], block: Sequence[int], source: str) -> str:
     """With as many indices as the block has dimensions; of Triton's code the program."""
     thread = place.get("thread")
     if not block:
-        return f"program {place['block'][0]}" if "block" in place else "a program"
+        return _program(place["block"], source) if "block" in place else "a program"
     if thread is None:
         return "a thread"
     used = 3 if block[2] > 1 else 2 if block[1] > 1 else 1
     return f"thread {thread[0] if used == 1 else tuple(thread[:used])}"
+
+
+def _program(index: Sequence[int], source: str) -> str:
+    """With as many indices as the kernel asks for."""
+    used = 1 + max(map(int, re.findall(r"\bprogram_id\(\s*(?:axis\s*=\s*)?(\d)", source)), default=0)
+    return f"program {tuple(index[:used]) if used > 1 else index[0]}"
 
 
 def _of_block(place: Mapping[str, Any], other: Mapping[str, Any] | None = None) -> str:
@@ -89,87 +101,179 @@ REPAIRS = {  # of a race, in the order in which they are tried: barriers before 
 
 
 _LOOP, _LEAVES = re.compile(r"\s*(?:for|while)\b"), re.compile(r"\b(?:break|continue|return)\b")
+_LAMBDA = re.compile(r"\[[&=\w, ]*\]\s*(?:\([^)]*\))?\s*(?:mutable\s*)?(?:->\s*[\w:]+\s*)?\{")
+
+
+def _without_lambdas(code: str) -> str:
+    """What their bodies do ends or leaves them only; no line moves."""
+    for found in reversed([*_LAMBDA.finditer(code)]):
+        body, _ = until(code, found.end(), "}")
+        code = code[: found.end()] + re.sub(r"[^\n]", " ", body) + code[found.end() + len(body) :]
+    return code
 
 
 def _leaving(line: int, source: str) -> str:
     """What to do about threads that leave the loop around a line, or the kernel before it; empty if none do."""
-    lines = code_only(source).splitlines()
+    code = code_only(source)
+    lines = code.splitlines()
     deep = [len(text) - len(text.lstrip()) for text in lines]
     begins = (n for n in range(line - 2, -1, -1) if lines[n] and deep[n] < deep[line - 1] and _LOOP.match(lines[n]))
     first = next(begins, line)
     inside = itertools.takewhile(lambda n: not lines[n].strip() or deep[n] > deep[first], range(first + 1, len(lines)))
-    earlier = [n for n in range(line - 1) if re.search(r"\breturn;", lines[n])]
+    lines = _without_lambdas(code).splitlines()
+    function = max((n for n in range(line - 1) if lines[n].strip() and not deep[n]), default=0)
+    earlier = [n for n in range(function, line - 1) if re.search(r"\breturn;", lines[n])]
     at = next((n + 1 for n in [*inside, *reversed(earlier)] if _LEAVES.search(lines[n])), 0)
     left = f"Threads leave in {_quote_line({'line': at}, source)}, and a barrier waits for all threads of the block"
     return f"{left}: let every thread come to each barrier, and put only the work under an `if`" if at else ""
 
 
-def with_barriers(source: str, repair: str, first: int, second: int) -> str:
+def with_barriers(source: str, repair: Repair, first: int, second: int) -> str:
     """The source with one of REPAIRS; no line moves."""
-    lines, barrier = source.splitlines(), "__syncthreads();"
-    if "a" in repair:
+    lines, barrier, place = source.splitlines(), f"{repair.barrier};", repair.place
+    if "a" in place:
         code, slashes, said = lines[second - 1].partition("//")
         lines[second - 1] = f"{code} {barrier} {slashes}{said}"
-    for at in {"b": [second], "f": [first]}.get(repair[0], []):
+    for at in {"b": [second], "f": [first]}.get(place[0], []):
         lines[at - 1] = f"{barrier} {lines[at - 1]}"
     return "\n".join(lines) + "\n"
 
 
-def _mend(fault: EmulatorFault, block: Sequence[int], hows: list[str], repair: str, sums: bool, source: str) -> str:
+@dataclass(frozen=True)
+class Repair:
+    """What ended a race when it was tried: a place of REPAIRS, the barrier, and whether the numbers were right."""
+
+    place: str = ""
+    barrier: str = "__syncthreads()"
+    right: bool = True
+
+
+NO_REPAIR = Repair()
+
+
+def _mend(fault: EmulatorFault, block: Sequence[int], hows: list[str], repair: Repair, sums: bool, source: str) -> str:
     """What repairs a race of two threads."""
-    here, shared, which = fault.place, fault.record.get("memory") != "global", ""
-    if shared and block:
-        way = "orders the lanes of one warp only"
-        way = "is enough only if no other warp uses these elements" if within_warp(fault, block) else way
-        which = f"; `__syncwarp()` {way}"
-    mend = _mend_of(fault, block, hows, repair, sums, which)
-    if "__syncthreads" in mend and (leaving := _leaving(here.get("line", 0), source)):
-        mend += f". {leaving}"
-    if block and math.prod(block) <= WARP:  # its lanes are all there is to wait for
-        return mend.removesuffix(which).replace("`__syncthreads()`", "`__syncwarp()`")
-    return mend
-
-
-def _mend_of(
-    fault: EmulatorFault, block: Sequence[int], hows: list[str], repair: str, sums: bool, which: str
-) -> str:
-    """In a block of many warps; `which` is said of barriers."""
-    here, there = fault.place, fault.related[0]
-    unit, shared = "thread" if block else "program", fault.record.get("memory") != "global"
-    first, second = sorted(p.get("line", 0) for p in (here, there))
-    if repair and first == second:
-        found = "One round of the loop reads what another thread wrote in the previous round: put `__syncthreads()`"
-        return f"{found} at the {'end' if repair == 'a' else 'start'} of each round{which}"
-    if repair:
-        return REPAIRS[repair].format(first if repair == "f" else second) + which
-    if hows == ["writes", "writes"]:
+    here, there, place = fault.place, fault.related[0], repair.place
+    shared, first, second = fault.record.get("memory") != "global", *lines_of(fault)
+    unit, add = ("thread", "atomicAdd") if block else ("program", "tl.atomic_add")
+    if not place and hows == ["writes", "writes"]:
         same = block and here["block"] != there["block"] and here.get("thread") == there.get("thread")
         apart = [axis for axis, one, other in zip("xyz", here["block"], there["block"], strict=True) if one != other]
-        why = f"the index does not depend on `blockIdx.{apart[0]}`, or " if same and len(apart) == 1 else ""
-        more = f". Where the {unit}s' numbers are to be added, use `atomicAdd`" if sums and not shared else ""
-        return f"Exactly one {unit} should write each element: {why}an index, a stride or a bound is wrong{more}"
-    if first == second and not shared:
-        return f"`atomicAdd` reads, adds and writes in a single step: several {unit}s may add to one element"
-    if not block or here["block"] != there["block"]:
-        return "Blocks cannot wait for each other within a kernel: let another kernel read it, or use an atomic"
-    if first == second:
-        found = "One statement both reads and writes it: read into a variable, `__syncthreads()`, then write; and"
-        return f"{found} `__syncthreads()` again before the next round"
-    return REPAIRS["b"] + which
+        why = "an index, a stride or a bound is wrong"
+        if same and len(apart) == 1:
+            depends = _depends(here.get("line", 0), f"blockIdx.{apart[0]}", source)
+            why = f"the index does not depend on `blockIdx.{apart[0]}`, or {why}"
+            why = "two blocks reach this one, so a start, the step of a loop or a bound is wrong" if depends else why
+        more = f". Where the {unit}s' numbers are to be added, use `{add}`" if sums and not shared else ""
+        return f"Exactly one {unit} should write each element: {why}{more}"
+    if not place and first == second and not shared:
+        return f"`{add}` reads, adds and writes in a single step: several {unit}s may add to one element"
+    if not place and (not block or here["block"] != there["block"]):
+        several = "Blocks" if block else "Programs"
+        return f"{several} cannot wait for each other within a kernel: let another kernel read it, or use an atomic"
+    if place and first == second:
+        mend = "One round of the loop reads what another thread wrote in the previous round: put `__syncthreads()`"
+        mend += f" at the {'end' if place == 'a' else 'start'} of each round"
+    elif first == second:
+        mend = "One statement both reads and writes it: read into a variable, `__syncthreads()`, then write; and "
+        mend += "`__syncthreads()` again before the next round"
+    else:
+        mend = REPAIRS[place or "b"].format(first if place == "f" else second)
+    if buffer := _buffer(fault.record.get("operand", ""), first, second, source):
+        mend = f"Is `{buffer}` the buffer that this round fills? {'If it is, p' + mend[1:] if repair.right else mend}"
+    if not repair.right:
+        mend += ". That ends the race, but the numbers stay wrong"
+    elif leaving := _leaving(here.get("line", 0), source):
+        mend += f". {leaving}"
+    return mend.replace("__syncthreads()", "__syncwarp()" if math.prod(block) <= WARP else repair.barrier)
 
 
-def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: str = "", terms: Any = 1) -> Symptom:
-    """The sentence about a fault of the machine. Of a race: the one of REPAIRS that ended it when it was tried, and
-    how many terms the operation adds to one."""
+def _depends(line: int, on: str, source: str) -> bool:
+    """Whether the first index in a line is computed from something, by what is assigned to the names in it."""
+    lines = code_only(source).splitlines()
+    text = lines[line - 1].partition("[")[2] if 0 < line <= len(lines) else ""
+    every, known = [until(text, 0, "]")[0]], set[str]()
+    for part in every:  # which grows
+        for name in {*re.findall(r"[a-zA-Z_]\w*", part)} - known:
+            known.add(name)
+            every += re.findall(rf"\b{name}\s*[-+*/]?=(?!=)([^;]+)", "\n".join(lines))
+    return any(on in part for part in every)
+
+
+def lines_of(fault: EmulatorFault) -> tuple[int, int]:
+    lines = [p.get("line", 0) for p in (fault.place, *fault.related)]
+    return min(lines), max(lines)
+
+
+_SHARED = re.compile(r"\w+ '(\w+)', element (\d+)")
+
+
+def _sizes(name: str, source: str) -> list[int]:
+    """An array's dimensions, where they are numbers in its declaration."""
+    found = re.search(rf"__shared__[^;]*\b{name}((?:\s*\[[^\]]*\])+)", code_only(source))
+    named = dict(re.findall(r"\bconstexpr\s+\w+\s+(\w+)\s*=\s*(\d+)\s*;", source))
+    sizes = [named.get(n.strip(), n.strip()) for n in re.findall(r"\[([^\]]*)\]", found[1])] if found else []
+    return [int(n) for n in sizes] if all(n.isdecimal() for n in sizes) else []
+
+
+def _buffer(operand: str, first: int, second: int, source: str) -> str:
+    """Of an array of a few buffers the one that the second line, or the first, takes."""
+    name = found[1] if (found := _SHARED.search(operand)) else ""
+    if len(sizes := _sizes(name, source)) < 2 or sizes[0] > 4:
+        return ""
+    lines = source.splitlines()
+    taken = (re.search(rf"\b{name}\[(?!threadIdx)[^\]]*[a-z][^\]]*\]", lines[n - 1]) for n in (second, first) if n)
+    return next((one[0] for one in taken if one), "")
+
+
+def _element(operand: str, source: str) -> str:
+    """With an index for each of the array's dimensions."""
+    found = _SHARED.fullmatch(operand.removeprefix("shared "))
+    if not found or len(sizes := _sizes(found[1], source)) < 2:
+        return operand
+    if (at := int(found[2])) >= math.prod(sizes):
+        return operand
+    steps = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    index = "".join(f"[{at // step % size}]" for step, size in zip(steps, sizes, strict=True))
+    return f"shared variable `{found[1]}{index}`"
+
+
+_PHASE = re.compile(
+    r"mbarrier in shared variable '(\w+)', element (\d+), phase (\d+) \(parity (\d)\): (-?\d+) of (\d+) arrivals "
+    r"and (-?\d+) bytes are missing"
+)
+
+
+def _phases(what: str, source: str) -> Iterator[str]:
+    """What the byte barriers lack, by their names."""
+    for name, at, phase, parity, *counts in _PHASE.findall(what):
+        pending, expected, size = map(int, counts)
+        lacks = f"{pending} of {expected} arrivals and {size:,} bytes are missing"
+        if pending == expected and not size:
+            lacks = "nothing has arrived or is under way"
+        elif size < 0:
+            lacks = f"{-size:,} bytes more than expected arrived"
+        elif not pending or not size:
+            lacks = f"{size:,} bytes are missing" if size else f"{pending} of {expected} arrivals are missing"
+        which = f"{name}[{at}]" if _sizes(name, source) else name
+        yield f"a wait for parity {parity} of `{which}` is for its round {phase}, counted from 0, and there {lacks}"
+
+
+def of_fault(
+    fault: EmulatorFault, block: Sequence[int], source: str, repair: Repair = NO_REPAIR, terms: Any = 1
+) -> Symptom:
+    """The sentence about a fault of the machine. Of a race: what ended it when it was tried, and how many terms the
+    operation adds to one."""
     lines = tuple(p["line"] for p in (fault.place, *fault.related) if "line" in p)
     memory, operand, what, lacks = (fault.record.get(n, "") for n in ("memory", "operand", "what", "lacks"))
-    here, who = _quote_line(fault.place, source), _thread(fault.place, block)
+    operand, named = _element(operand, source), operand
+    here, who = _quote_line(fault.place, source), _thread(fault.place, block, source)
     if fault.kind == "race" and fault.related and all("thread" in p for p in (fault.place, *fault.related)):
         other = fault.related[0]
         two = block and fault.place["block"] != other["block"]
         whose = [_of_block(fault.place, other) if two else "", _of_block(other, fault.place) if two else ""]
         hows = [fault.record["how"], fault.record["other_how"]]
-        both = (f"{who}{whose[0]} {hows[0]} it", f"{_thread(other, block)}{whose[1]} {hows[1]} it")
+        both = (f"{who}{whose[0]} {hows[0]} it", f"{_thread(other, block, source)}{whose[1]} {hows[1]} it")
         if fault.place.get("line") == other.get("line"):
             where = f"{both[0]} and {both[1]}, both in {here}"
         else:
@@ -193,8 +297,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
         says = f"not all threads of the block reach the barrier in {here}, or they wait at different barriers. {way}"
     elif fault.kind == "deadlock":
         says = f"the threads wait forever in {here}: what they wait for never completes"
-        phases = [t for t in what.split("; ") if t.startswith("mbarrier")]
-        says += f" ({'; '.join(phases)})" if phases else ""
+        says += "".join(f"; {text}" for text in _phases(what, source))
     elif fault.kind == "unwritten":
         says = f"{who} in {here} reads {operand} before anything has written to it"
     elif fault.kind == "bounds" and memory == "shared" and operand:
@@ -205,7 +308,7 @@ def of_fault(fault: EmulatorFault, block: Sequence[int], source: str, repair: st
         says = f"{who}{of} in {here}: {': '.join(t for t in (what, operand) if t)}"
     else:
         says = str(fault).rstrip(".")
-    return Symptom(fault.kind, "wrong", f"{_upper(says)}.", lines, {"memory": memory, "operand": operand})
+    return Symptom(fault.kind, "wrong", f"{_upper(says)}.", lines, {"memory": memory, "operand": named})
 
 
 _OLD = ("shfl_xor", "shfl_down", "shfl_up", "shfl", "any", "all", "ballot")  # without a mask, in older books
@@ -225,7 +328,7 @@ def of_error(error: RungError, values: Values) -> Symptom:
     if "integral or unscoped enum type" in text and re.search(r"\b\w+ = \w+ [-+*/] \w+;", text):
         more += "\nA pointer stands for a whole array; each thread computes single elements, such as `out[i]`."
     if " is 0." in text and values:
-        more += f" That is so at {', '.join(f'{n} = {v:.4g}' for n, v in values.items() if n.isupper())}."
+        more += f" That is so at {', '.join(f'{n} = {figure(v)}' for n, v in values.items() if n.isupper())}."
     return Symptom(kind, "wrong", text + more, lines, {"instead": renamed})
 
 
@@ -234,7 +337,8 @@ def of_diagnosis(found: Diagnosis) -> Symptom:
     first, total = found.elements[0], math.prod(found.shape)
     place = f"{found.output}[{', '.join(map(str, first['index']))}]" if found.shape else found.output
     many = f"all {total:,}" if found.wrong == total else f"{found.wrong:,} of {total:,}"
-    many = f"{many} elements of {found.output} are wrong" if total > 1 else f"{found.output} is wrong"
+    many = f"{many} elements of {found.output}" if total > 1 else found.output
+    many += " is wrong" if found.wrong == 1 else " are wrong"
     if first["got"] is None:
         pair = f"{place} was never written (expected {shown(first['expected'])})"
     else:
@@ -274,28 +378,31 @@ def of_repeated_stores(
         if stores <= (1 + most) * len(writers):
             continue
         (name, element), who = max(writers.items(), key=lambda item: (len(item[1]), -item[0][1]))
-        some = [f"thread {32 * warp + lane} of block {block}" for block, warp, lane in list(who)[:2]]
+        some, unit = [f"thread {WARP * warp + lane} of block {block}" for block, warp, lane in list(who)[:2]], "thread"
+        if "program_id" in source:
+            some, unit = [f"program {block}" for block in dict.fromkeys(block for block, _, _ in who)][:2], "program"
         line = lines.most_common(1)[0][0]
         says = (
             f"the result is right, but the work is repeated: element {element} of {name} is written by {len(who)} "
-            f"threads ({some[0]}, {some[1]}{', ...' if len(who) > 2 else ''}), with the same value, in "
+            f"threads ({', '.join(some)}{', ...' if len(who) > 2 else ''}), with the same value, in "
             f"{_quote_line({'line': line}, source)}. On average each element is written {stores / len(writers):.3g} "
-            "times; one thread should do it."
+            f"times; one {unit} should do it."
         )
         facts = {"output": name, "element": element, "threads": len(who), "times": stores / len(writers)}
         return Symptom("repeated", "slow", _upper(says), (line,), facts)
     return None
 
 
-def of_idle(launched: Sequence[Launched]) -> list[Symptom]:
+def of_idle(launched: Sequence[Launched], source: str) -> list[Symptom]:
     """Whether blocks of a launch store nothing, or warps of the first block ask for nothing: there are too many."""
     for kernel in launched:
         blocks, some = math.prod(kernel.config.grid), [a for a in kernel.accesses if a.memory == "global"]
         stores = {r.block for r in kernel.trace if r.access.memory == "global" and r.access.direction == "write"}
         traced = len(kernel.trace) < TRACED and not any(a.way == "atomic" for a in some)
         if traced and stores and (idle := blocks - len(stores)):
-            says = f"Your launch has {idle} block{'s' if idle > 1 else ''} too many: {len(stores)} of {blocks} store "
-            says += "something. Rounding up (`ceil_div`) starts exactly as many blocks as are needed."
+            unit, ceil = ("program", "triton.cdiv") if "program_id" in source else ("block", "ceil_div")
+            says = f"Your launch has {idle} {unit}{'s' if idle > 1 else ''} too many: {len(stores)} of {blocks} store "
+            says += f"something. Rounding up (`{ceil}`) starts exactly as many {unit}s as are needed."
             return [Symptom("idle", "solved", says, (), {"blocks": blocks, "idle": idle})]
         threads, busy = kernel.config.threads, WARP * len({r.warp for r in kernel.trace if not r.block})
         if traced and busy < threads:
@@ -304,6 +411,37 @@ def of_idle(launched: Sequence[Launched]) -> list[Symptom]:
     return []
 
 
+def of_undefined(source: str) -> list[Symptom]:
+    """Of Triton's code: loads with a mask, but nothing for what is masked off, that reach a product or a reduction."""
+    tree = ast.parse(source)
+    loads = [
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load"
+        and {"mask", "other"} & {k.arg for k in node.keywords} == {"mask"}
+    ]  # fmt: skip
+    named: dict[str, set[int]] = {}
+
+    def reach(node: ast.AST) -> set[int]:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.where":
+            return set()
+        if node in loads:
+            return {node.lineno}
+        own = named.get(node.id, set()) if isinstance(node, ast.Name) else set[int]()
+        return own.union(*map(reach, ast.iter_child_nodes(node)))
+
+    found: list[Symptom] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            named[node.targets[0].id] = reach(node.value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _REDUCES and (lines := sorted(reach(node))):
+            says = f"In {_quote_line({'line': lines[0]}, source)} masked-off values are undefined without `other=`, "
+            says += f"and they reach `{ast.unparse(node.func)}`. The numbers are right here, which nothing guarantees."
+            found.append(Symptom("undefined", "solved", says, tuple(lines), {"reaches": ast.unparse(node.func)}))
+    return found[:1]
+
+
+_REDUCES = ("tl.dot", "tl.sum", "tl.max", "tl.min", "tl.argmax", "tl.argmin", "tl.cumsum", "tl.reduce")
 TERMS = {  # what a figure that is predicted counts
     "sectors_per_request": "count the 32-byte sectors that hold the 32 lanes' addresses; a sector is loaded whole",
     "ways_load": "count, for the bank that most lanes use, how many different words they want from it",
@@ -325,7 +463,7 @@ def of_prediction(name: str, said: float, truth: float, figure: str, several: bo
     """By how much an answer is off, roughly, and what is to be counted; not the count itself."""
     off = said / truth if said > 0 else 0.0
     far = "a little " if 1 / 1.4 < off < 1.4 else "" if 1 / 3 < off < 3 else "far "
-    says = f"Your answer {said:g}{f' for {name}' * several} is {far}too {'low' if said < truth else 'high'}"
+    says = f"Your answer {said:,.10g}{f' for {name}' * several} is {far}too {'low' if said < truth else 'high'}"
     mixed = next((what for factor, what in MIXED_UP.items() if abs(off / factor - 1) < 0.02), "")
     if mixed and figure in ("global_loads", "shared_loads", "global_read_bytes"):
         says += f": it may count {mixed}"

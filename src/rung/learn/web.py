@@ -146,6 +146,7 @@ class Course:
 
     def solution(self, number: str) -> dict[str, Any]:
         exercise = find(number, None, self.source)
+        Progress.read(self.folder).show_solution(exercise)
         return {"lines": [list(line) for line in exercise.worked], "why": as_html(exercise.why)}
 
     def grade(self, number: str, asked: dict[str, Any]) -> dict[str, Any]:

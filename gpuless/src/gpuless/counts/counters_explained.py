@@ -236,5 +236,6 @@ def _met(goal: str, kernels: Sequence[Launched]) -> tuple[bool, str]:
             raise UserError(f"the goal names {unknown[0]!r}, which is not counted; there are {', '.join(found)}.")
         values = {name: found.get(name, 0.0) for name in names}
         ok &= bool(evaluate(text, values))
-        counted.append(f"{kernel.kernel}: " + ", ".join(f"{n} = {v:,.4g}" for n, v in values.items()))
+        said = (f"{n} = {v:,.0f}" if v == int(v) else f"{n} = {v:,.4g}" for n, v in values.items())
+        counted.append(f"{kernel.kernel}: {', '.join(said)}")
     return ok, "; ".join(counted)

@@ -37,6 +37,7 @@ DRIVER = {  # functions of the driver, as machine.h numbers them
 }
 _NOT_A_NUMBER = re.compile(r"[+-]QNAN")  # as nvdisasm writes any bits of one
 _HALF = r"[+-]?(?:QNAN|INF|[0-9][0-9.e+-]*)"
+_MBARRIER = re.compile(r"mbarrier at byte (\d+) of shared memory")
 _PAIR = re.compile(rf"(?<![\w.]){_HALF} ?, {_HALF}(?= ?,| ?$)")  # of halves: two numbers for one of 32 bits
 _OF_PAIRS = frozenset({"HADD2", "HMUL2", "HFMA2", "HMNMX2", "HSET2", "HSETP2"})
 Bytes = ctypes.Array[ctypes.c_char]
@@ -232,7 +233,11 @@ class Program:
         text = f"{self.origin}: {said.value.decode(errors='replace')}."
         related = [other] if kind == "race" and "line" in other else []
         hows = {"how": HOWS[min(fault.writes, 1)], "other_how": HOWS[min(fault.other_wrote, 1)]} if related else {}
-        record = {"memory": SPACES[fault.space], "operand": operand, "what": fault.text.decode(errors="replace")}
+        what = _MBARRIER.sub(
+            lambda at: f"mbarrier in {self.shared_variable(self.reserved + int(at[1]), 8)}",
+            fault.text.decode(errors="replace"),
+        )
+        record = {"memory": SPACES[fault.space], "operand": operand, "what": what}
         record |= {"lacks": fault.lacks.decode(errors="replace")} | hows
         return EmulatorFault(kind, text, place, related, record)
 
