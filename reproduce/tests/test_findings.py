@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
+from gpuless.facts import limits
 from rung.cli import main
 from rung.results import codes, current, store
+from rung.results.current import Figures
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung_reproduce import findings, sources
@@ -291,10 +295,11 @@ def test_one_block_has_the_warps_of_the_report_on_a_larger_multiprocessor(rows: 
 
 
 def test_a_ratio_by_the_clock_is_judged_by_the_clock_as_well() -> None:
-    """The report times texts; the kernels' time alone would answer another question."""
+    """The report times texts; the kernels' time alone would answer another question, and says so."""
     for f in findings.of_document("milestone3"):
         told = [r.figure for figure in f.figures for r in figure.ours if r.kind == "course"]
-        assert "kernel_ms" not in told or any(figure.than for figure in f.figures) or "tokens_per_s" in told, f.says
+        alone = "kernel_ms" in told and "tokens_per_s" not in told
+        assert not alone or any(figure.than for figure in f.figures) or "ours by kernels" in f.says, f.says
 
 
 def test_a_ratio_of_two_formats_names_them() -> None:
@@ -302,3 +307,77 @@ def test_a_ratio_of_two_formats_names_them() -> None:
         formats = {r.dtype for figure in f.figures for r in figure.ours if r.kind in ("bench", "profile")}
         told = " ".join((f.says, f.why, *(figure.what for figure in f.figures)))
         assert len(formats) < 2 or re.search(r"float|tf32|bf16|format", told), f.says
+
+
+def test_the_same_is_said_by_one_rule(rows: list[Row]) -> None:
+    """Half to one and a half times their effect; of a level a quarter; without a number their direction."""
+    told = [f for f in findings.findings() if f.figures and f.judged(rows) == "same" and findings.BEST not in f.by]
+    assert len(told) > 80
+    for f in told:
+        for ours, theirs, than in f._numbers(rows):
+            assert ours is not None, f.says
+            if theirs is None:
+                assert (ours > f.neutral) == (than == "more") and abs(math.log(ours / f.neutral)) > 0.034, f.says
+            elif findings.LEVEL in f.by:
+                assert theirs / 1.26 < ours < theirs * 1.26, f.says
+            elif theirs != f.neutral and findings.FACTS not in f.by:
+                assert 0.499 < math.log(ours / f.neutral) / math.log(theirs / f.neutral) < 1.501, f.says
+    assert "0.5 to 1.5 times" in findings.RULE and findings.RULE in page.every("flash", page.Shown("", [], {}, []))
+
+
+def test_a_level_that_is_not_theirs_does_not_bear_a_finding_out(rows: list[Row]) -> None:
+    one = replace(_one(rows), by=(findings.LEVEL, findings.EACH))
+    some = tuple(_Measured("share", 70.0, "", (), "", found=value) for value in (72.0, 40.0))
+    assert replace(one, figures=some).judged([]) == "varies"
+    little = replace(_one(rows), by=(findings.LITTLE,))
+    assert [
+        replace(little, figures=(_Measured("speed", None, "", (), "", than="more", found=v),)).judged([]) for v in (1.05, 1.23, 1.0)
+    ] == ["same", "larger", "lost"]
+
+
+def test_a_time_in_a_reason_is_told_in_its_unit() -> None:
+    """A cell of a column of microseconds is a number of seconds until a unit is asked for."""
+    bare = [
+        (f.says, name)
+        for f in findings.findings()
+        for name in re.findall(r"\{([^{}]+)\}", f.why)
+        if re.search(r"\| [^|]*\b(us|ms)$", name) and " in " not in name and " divided by " not in name
+    ]
+    assert bare == []
+
+
+def test_throughputs_below_forty_per_cent_are_all_named(rows: list[Row]) -> None:
+    (all_eight,) = (f for f in findings.findings() if f.says.startswith("After the reduction all eight"))
+    shares = [all_eight.value(fact.partition(" above ")[0], rows) for fact in all_eight.facts]
+    low = [sources.number(share) for share in shares if share and share < 40]
+    assert len(shares) == 8 and low and all(share in all_eight.reason(rows) for share in low)
+
+
+def test_blocks_of_128_leave_the_most_warps_at_every_count_of_registers() -> None:
+    for registers in range(1, 129):
+        warps = {n: limits.occupancy("sm_86", n, registers, 0).warps for n in (64, 128, 256)}
+        assert warps[128] == max(warps.values()), registers
+
+
+def test_a_picture_without_their_numbers_is_not_said_to_have_them() -> None:
+    for e in sources.experiments():
+        if e.drawn and not any(f.value is not None for f in e.figures):
+            assert "theirs" not in page.titles()[f"reproduce-{page._name(e)}"], e.drawn
+    assert "host" in page.titles()["reproduce-twelve-versions-of"]
+
+
+def test_ranks_are_drawn_beside_cuda(rows: list[Row]) -> None:
+    (drawn,) = page._ranks(Figures("NVIDIA H200", rows), rows).values()
+    assert "ring, full, forecast" in drawn and "CUDA, flash, causal" in drawn
+    assert page._ranks(Figures("", []), []) == {}
+
+
+@pytest.mark.parametrize("path", [store.ROOT / "docs/reproduce.md", *sorted((store.ROOT / "docs/reproduce").glob("*.md"))], ids=str)
+def test_every_anchor_that_a_page_links_to_exists(path: Path) -> None:
+    def anchors(page: Path) -> set[str]:
+        text = page.read_text(encoding="utf-8")
+        heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        return {*re.findall(r'id="([^"]+)"', text), *(re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in heads)}
+
+    linked = re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", path.read_text(encoding="utf-8"))
+    assert [(to, anchor) for to, anchor in linked if anchor not in anchors(path.parent / to if to else path)] == []

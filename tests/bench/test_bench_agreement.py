@@ -139,7 +139,7 @@ def test_samples_agree_with_anothers_taken_between_them_within_three_per_cent(
             contestant.sample()
         contestant.cold.pop()  # the profiler is in its time
         kernels = [event for event in seen.events() if event.device_type.name == "CUDA"]
-        usual = statistics.mode(event.name for event in kernels)  # the call is one kernel
+        usual = statistics.mode(event.name for event in kernels)  # of many calls in a graph, each of one kernel
         return float(statistics.median(e.time_range.elapsed_us() for e in kernels if e.name == usual))
 
     theirs = []

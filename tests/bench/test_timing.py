@@ -109,3 +109,14 @@ def test_the_look_at_the_outputs_runs_all_that_makes_them_and_nothing_else(monke
     assert named[0] in written, "what copy_back copies has been computed anew"
     assert written[-1] == (-1, -1)
     assert {place for place, _ in written} < set(range(-1, 30)), "not everything"
+
+
+@pytest.mark.parametrize(("took", "expected"), [((0.1, 3e-5), 3e-5), ((0.1, 0.1), 0.1), ((3.0,), 3.0)])
+def test_what_a_first_call_loads_is_no_part_of_its_time(
+    monkeypatch: pytest.MonkeyPatch, took: tuple[float, ...], expected: float
+) -> None:
+    times = iter(took)
+    last = took[-1]
+    monkeypatch.setattr(timing, "seconds", lambda work: next(times, 20 * last))  # then of twenty calls, or five
+    monkeypatch.setattr(timing.torch.cuda, "synchronize", lambda: None)
+    assert timing._estimate(lambda: None) == pytest.approx(expected, rel=3)

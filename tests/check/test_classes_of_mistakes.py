@@ -85,7 +85,7 @@ def test_every_mistake_of_the_list_can_be_made() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("at", "right"), [("r * C + c", True), ("int(r * C + c) * 256 / 256", False)])
+@pytest.mark.parametrize(("at", "right"), [("r * C + c", True), ("unsigned(r * C + c) * 1024 / 1024", False)])
 def test_a_shape_of_the_model_shows_products_beyond_32_bits(
     at: str, right: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,14 +28,20 @@ COLUMNS = ("they found", "verdict", "why", "theirs", "ours")
 # In place of a neutral point: they find no effect; the facts decide; a value is compared as it is, not as an effect;
 # the figure is the best of its table; the finding is made at several sizes or of several kernels, each judged alone;
 # it is a ratio that was measured in several ways, each two figures; what counts is how far a figure lies behind the
-# best of its table; no row can show it, and the facts are the reason's.
+# best of its table; they say "a little", without a number; no row can show it, and the facts are the reason's.
 NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS = "nothing", "facts", "level", "best", "each", "pairs"
-BEHIND, UNSEEN = "behind", "unseen"
-MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, BEHIND, UNSEEN)
-BORNE = {"larger", "same", "smaller", "small", "none"}  # verdicts that bear a finding out, each in its measure
+BEHIND, LITTLE, UNSEEN = "behind", "little", "unseen"
+MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, BEHIND, LITTLE, UNSEEN)
+BORNE = {"larger", "same", "smaller", "none"}  # verdicts that bear a finding out, each in its measure
 SMALL = 0.035  # an effect below it, on a logarithmic scale; one the other way is no reversal within twice that
-LARGER = 1.5  # times the document's effect
+SMALLER, LARGER = 0.5, 1.5  # times the document's effect
 NEAR = 1.25  # a level is the same within a quarter
+SLIGHT = 1.1  # the most that is "a little"
+RULE = (
+    f"*The same* is an effect from {SMALLER:g} to {LARGER:g} times theirs, on a logarithmic scale, or a level within a "
+    f"quarter of theirs; where they give no number, an effect of their direction above {100 * SMALL:.1f} %; without "
+    "figures, what rows or code bear out."
+)
 _PLACE = re.compile(r"\{([^{}]+)\}")
 DIVIDED = " divided by "
 RELATIONS = (" above ", " below ", " equals ", " names ", " lacks ")
@@ -91,7 +97,8 @@ class Finding:
         each = {self._compared(ours, theirs, than) for ours, theirs, than in self._numbers(rows)}
         if "" in each or len(each) == 1:
             return "" if "" in each else each.pop()
-        return "sizes" if each <= BORNE else "varies" if each & BORNE else "otherwise"
+        borne = {"same"} if LEVEL in self.by else BORNE
+        return "sizes" if each <= borne else "varies" if each & borne else "otherwise"
 
     def _hardly(self, rows: Sequence[Row]) -> bool:
         """Whether a comparison that holds is one of figures that hardly differ, where theirs do."""
@@ -118,7 +125,8 @@ class Finding:
             return "none" if abs(found) < 2 * SMALL else "effect"
         if theirs is None:
             if (found > 0) == (than == "more"):
-                return "same" if abs(found) >= SMALL else "lost"
+                most = SLIGHT if LITTLE in self.by else math.inf
+                return "lost" if abs(found) < SMALL else "larger" if abs(found) > math.log(most) else "same"
             return "reversed" if abs(found) >= 2 * SMALL else "lost"
         if LEVEL in self.by:
             return "larger" if ours > NEAR * theirs else "smaller" if NEAR * ours < theirs else "same"
@@ -127,7 +135,7 @@ class Finding:
             return "small" if abs(wanted) < SMALL else "lost"
         if found * wanted < 0:
             return "reversed" if abs(found) >= 2 * SMALL else "lost"
-        return "larger" if found / wanted > LARGER else "same" if found / wanted >= 0.5 else "smaller"
+        return "larger" if found / wanted > LARGER else "same" if found / wanted >= SMALLER else "smaller"
 
     def rivals(self, rows: Sequence[Row]) -> dict[str, float]:
         """Our time of each line of the table that the figure is the best of; empty where one is missing."""

@@ -22,6 +22,7 @@ SHORT = 20e-6  # a shorter call is timed as one of at least CALLS in a graph
 CALLS = 20
 FULL = 400e-6  # minimum duration of a sample, since it includes the graph's own launch
 LONG = 20e-3  # a longer call is timed alone
+LOADING = 2.0  # a first call may take as long where its library is loaded meanwhile
 HEAD_START, MOST_HEAD_START = 200e-6, 5e-3  # seconds by which the GPU is delayed while work is launched
 CLOCK = 3e9  # no GPU has more cycles per second
 MIN_SAMPLES = 10
@@ -140,8 +141,10 @@ def race(contestants: list[Contestant], *, cap: float = 0.6, warm: bool = True) 
 
 
 def _estimate(call: Callable[[], None]) -> float:
-    """Seconds per call, after at least 3 calls and 25 ms of warming up; a long call is timed once."""
+    """Seconds per call, after at least 3 calls and 25 ms of warming up; a long call is timed once or twice."""
     first = seconds(call)
+    if LONG < first < LOADING:
+        first = seconds(call)
     if first > LONG:
         return first
     start = time.perf_counter()

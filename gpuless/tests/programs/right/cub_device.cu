@@ -1,5 +1,7 @@
 #include <cub/cub.cuh>
 #include <cub/device/device_reduce.cuh>
+#include <cuda/std/functional>
+#include <thrust/iterator/transform_iterator.h>
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -46,7 +48,7 @@ int main()
     const std::vector<int> h = read(x, n);
     require(read(y, 1)[0] == std::accumulate(h.begin(), h.end(), 0), "sum");
     twice([&](void* m, size_t& b) { return cub::DeviceReduce::Max(m, b, x, y, n, stream); });
-    twice([&](void* m, size_t& b) { return cub::DeviceReduce::Reduce(m, b, cub::TransformInputIterator<int, Square, int*>(x, Square()), y + 1, n, cub::Sum(), 0, stream); });
+    twice([&](void* m, size_t& b) { return cub::DeviceReduce::Reduce(m, b, thrust::make_transform_iterator(x, Square()), y + 1, n, cuda::std::plus<int>(), 0, stream); });
     CHECK(cudaStreamSynchronize(stream));
     require(read(y, 1)[0] == *std::max_element(h.begin(), h.end()), "max");
     require(read(y, 2)[1] == std::inner_product(h.begin(), h.end(), h.begin(), 0), "squares");

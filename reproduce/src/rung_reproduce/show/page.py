@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from gpuless.facts import limits
@@ -67,7 +68,8 @@ def first(name: str, on: Shown) -> str:
     count = Counter(f.judged(on.judged) for f in findings.of_document(name))
     said = ", ".join(f"{count[v]} {word}" for v, word in findings.VERDICTS.items() if count[v])
     link = f"All {count.total()} findings ({said}), with reasons, and every table:"
-    return f"\n{plain(told[0])}\n{made}{told[1]}\n\n{link} [{name}-all.md]({name}-all.md).\n\n"
+    rule = "A verdict is made from the two figures by [one rule](../reproduce.md#what-a-verdict-is)."
+    return f"\n{plain(told[0])}\n{made}{told[1]}\n\n{rule} {link} [{name}-all.md]({name}-all.md).\n\n"
 
 
 def _short(gpu: str) -> str:
@@ -81,9 +83,10 @@ def every(name: str, on: Shown) -> str:
     lines = []
     for finding in of:
         says, *cells = (plain(cell) for cell in finding.line(on.judged))
-        where = next((e.anchor for e in sources.experiments() for f in e.figures if f in finding.figures), "")
+        where = next((e.anchor for e in _own(name) for f in e.figures if f in finding.figures), "")
         lines.append((f"[{says}](#{where})" if where else says, *cells))
-    parts = [f"\n## Its findings, and ours\n{table(findings.COLUMNS, lines, words=3)}"]
+    rule = f"{findings.RULE} [The other verdicts](../reproduce.md#what-a-verdict-is)."
+    parts = [f"\n## Its findings, and ours\n\n{rule}\n{table(findings.COLUMNS, lines, words=3)}"]
     for form in forms.forms(name, on.columns):
         parts.append(_form(form))
     for study in sources.documents()[name].studies:
@@ -176,15 +179,22 @@ def embedded(drawn: Mapping[str, str], name: str) -> str:
 
 def titles() -> dict[str, str]:
     """Each picture's title."""
-    drawn = {f"reproduce-{_name(e)}": f"{e.drawn}: theirs and ours" for e in sources.experiments() if e.drawn}
+    drawn = {f"reproduce-{_name(e)}": _drawn(e) for e in sources.experiments() if e.drawn}
     gains = {f"reproduce-{d.name}": f"{GAINS}: theirs and ours" for d in sources.documents().values() if d.gains}
     return {
         **drawn, **gains, "climb-course": "The climb of the two course reports, step by step",
         "reproduce-sweep": "Time of a forward pass's calls over the threads of a block: theirs and ours",
         "reproduce-scaling": "Softmax and attention over N, linear and tree: theirs and ours",
+        "reproduce-ranks": "Attention of 8,192 rows over ranks of one host, measured and forecast, and by CUDA",
         "reproduce-registers": "Warps of a multiprocessor over the registers of a thread, on the report's architecture",
         "reproduce-roofline": "The best kernel of each operation, and a product's way up, under the roofline",
     }  # fmt: skip
+
+
+def _drawn(e: sources.Experiment) -> str:
+    """The title of its picture, with whose figures it has where it does not say so itself."""
+    theirs = any(f.value is not None for f in e.figures if f.unit == e.unit)
+    return e.drawn if ":" in e.drawn else f"{e.drawn}: {'theirs and ours' if theirs else 'ours'}"
 
 
 WHOSE = ("theirs", "ours")
@@ -194,7 +204,7 @@ GAINS = "Times as fast as before"
 
 
 def _name(e: sources.Experiment) -> str:
-    return "-".join(e.drawn.lower().split()[:3])
+    return "-".join(e.drawn.lower().partition(":")[0].split()[:3])
 
 
 def steps(found: Figures) -> list[Row]:
@@ -210,7 +220,7 @@ def pictures(found: Figures) -> dict[str, str]:
     for e in (e for e in sources.experiments() if e.drawn):
         cells = [(f.what, f.value, f.beside(rows)) for f in e.figures if f.unit == e.unit]
         if any(ours for *_, ours in cells):
-            drawn[f"reproduce-{_name(e)}"] = _bars(e.drawn, cells, f"{e.gpu} and {found.gpu}", e.unit, e.differs)
+            drawn[f"reproduce-{_name(e)}"] = _bars(_drawn(e), cells, f"{e.gpu} and {found.gpu}", e.unit, e.differs)
     for d in (d for d in sources.documents().values() if d.gains):
         some = [(label, findings.figure(d.name, key)) for label, key in d.gains]
         cells = [(label, f.value, f.beside(rows)) for label, f in some]
@@ -230,7 +240,7 @@ def pictures(found: Figures) -> dict[str, str]:
             series, title=titles()["reproduce-sweep"], description=f"{swept[0].gpu} dashed, {found.gpu} solid.",
             x_label="threads of a block", y_label="us", width=860, height=420,
         )  # fmt: skip
-    drawn |= _scaling(found, rows) | _registers()
+    drawn |= _scaling(found, rows) | _ranks(found, rows) | _registers()
     columns = [found.ladder(name).column("bf16", "b8t1024") for name in ROOFED]
     kernels = [[f for f in column if not f.library] for column in columns]
     points = [min(column, key=lambda f: f.us) for column in kernels if column]
@@ -257,6 +267,31 @@ def _scaling(found: Figures, rows: Sequence[Row]) -> dict[str, str]:
     return {name: charts.curves(
         series, title=titles()[name], description=f"Its GPU, not named, dashed, {found.gpu} solid.", x_label="N",
         y_label="ms", width=860, height=460,
+    )}  # fmt: skip
+
+
+def _ranks(found: Figures, rows: Sequence[Row]) -> dict[str, str]:
+    """A ring of ranks, as far as it was measured and as forecast, and the same attention by CUDA."""
+    name = "reproduce-ranks"
+    told = [r.detail for r in rows if (r.kind, r.what, r.part) == ("study", "ranks", "")]
+    if not told:
+        return {}
+    lines = [dict(zip(told[-1]["columns"], map(str, line), strict=True)) for line in told[-1]["rows"]]
+    ring = [line for line in lines if line["who"] == "ring"]
+    ends = [float(line["ranks"]) for line in ring]
+    colours = cycle(charts.SERIES)
+    series = []
+    for mask in dict.fromkeys(line["mask"] for line in lines):
+        colour = next(colours)
+        for column, dashed in (("measured ms", False), ("forecast ms", True)):
+            points = [(float(x["ranks"]), float(x[column])) for x in ring if x["mask"] == mask and x[column]]
+            series.append(Series(f"ring, {mask}, {column.split()[0]}", points, colour, dashed))
+        for line in (x for x in lines if x["mask"] == mask and x["who"].startswith("CUDA")):
+            points = [(at, float(line["measured ms"])) for at in (min(ends), max(ends))]
+            series.append(Series(f"{line['who']}, {mask}", points, next(colours)))
+    return {name: charts.curves(
+        series, title=titles()[name], description=f"Ranks are processes of one host; CUDA is an {found.gpu}.",
+        x_label="ranks", y_label="ms, computing", width=860, height=420,
     )}  # fmt: skip
 
 
@@ -287,6 +322,7 @@ def _bars(
         if value
     ]
     axis = "of the first" if scaled else unit
+    axis += f" ({whose})" if (whose := title.partition(": ")[2]) not in ("", "theirs and ours") else ""
     return charts.bars([Panel(gpus, bars, [])], title=title, description=description, unit=axis, columns=(unit,))
 
 
