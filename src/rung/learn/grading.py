@@ -233,7 +233,8 @@ class _Trial:
         if tuning or found[0].kind not in ("values", "inexact"):
             return verdict
         extreme = operations.FURTHER.get(self.of.name, ())
-        for case in sorted(rest, key=lambda c: (c not in extreme, self._size(c)))[:MOST_FURTHER]:
+        smallest = sorted(rest, key=lambda c: math.prod(int(c.values[d]) for d in self.of.dims))
+        for case in sorted(smallest, key=lambda c: c not in extreme)[:MOST_FURTHER]:
             other = self.of.complete(case.values)
             with contextlib.suppress(RungError):
                 more = self._wrong(rung, case, other, tuning, 0)
@@ -254,16 +255,12 @@ class _Trial:
         if not (written := re.fullmatch(pattern, self.text, re.DOTALL)):
             return []
         wrong, until = [], time.process_time() + MOST_SECONDS
-        with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
-            for name in blanks:
-                path = Path(folder) / f"{name}{self.exercise.suffix}"
-                path.write_text(self.exercise.filled({**self.exercise.solution, name: written[name]}), encoding="utf-8")
-                other = _Trial(self.exercise, path, path.read_text(encoding="utf-8"), self.before)
-                with contextlib.suppress(RungError):
-                    if other._wrong(other._rung(), *how) or time.process_time() > until:
-                        wrong.append(name)
+        for name in blanks:
+            with contextlib.suppress(RungError):
+                text = self.exercise.filled({**self.exercise.solution, name: written[name]})
+                if time.process_time() < until and not self._wrong_in(text, *how):
                     continue
-                wrong.append(name)
+            wrong.append(name)
         if not 0 < len(wrong) < len(blanks) or time.process_time() > until:
             return []
         right = [name for name in blanks if name not in wrong]
@@ -271,8 +268,13 @@ class _Trial:
         says += f"your {' or '.join(right)} does not."
         return [Symptom("blanks", "wrong", says, (), {"wrong": wrong, "right": right})]
 
-    def _size(self, case: Case) -> int:
-        return math.prod(int(case.values[d]) for d in self.of.dims)
+    def _wrong_in(self, text: str, *how: Any) -> list[Symptom]:
+        """The same of another text."""
+        with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
+            path = Path(folder) / self.path.name
+            path.write_text(text, encoding="utf-8")
+            other = _Trial(self.exercise, path, text, self.before)
+            return other._wrong(other._rung(), *how)
 
     def _rung(self, path: Path | None = None) -> Rung:
         return (PythonRung if self.exercise.suffix == ".py" else CudaRung)(self.of, path or self.path)
@@ -394,23 +396,20 @@ class _Trial:
         aim: Any = Case("of the aim", self.exercise.dims), self.of.complete(self.exercise.dims), {}, 0
         for barrier, place in itertools.product(barriers, symptoms.REPAIRS):
             repair = symptoms.Repair(place, barrier)
-            with tempfile.TemporaryDirectory(prefix="rung-learn-") as folder:
-                path, text = Path(folder) / self.path.name, symptoms.with_barriers(self.text, repair, first, second)
-                path.write_text(text, encoding="utf-8")
-                other = _Trial(self.exercise, path, text, self.before)
-                try:
-                    wrong = other._wrong(other._rung(), case, *how)
-                    if several and repair.barrier == barriers[0] != barriers[-1]:  # other warps may wait, too
-                        wrong = wrong or other._wrong(other._rung(), *aim)
-                    if not wrong:
-                        return repair
-                    ended.append(replace(repair, right=False))
-                except EmulatorFault as still:
-                    gone = still.kind == "barrier" or (still.kind == "race" and lines != symptoms.lines_of(still))
-                    if gone and barrier == barriers[-1]:
-                        partly.append(repair)  # this race is gone, another one is not, or threads miss the barrier
-                except RungError:
-                    continue
+            text = symptoms.with_barriers(self.text, repair, first, second)
+            try:
+                wrong = self._wrong_in(text, case, *how)
+                if several and repair.barrier == barriers[0] != barriers[-1]:  # other warps may wait, too
+                    wrong = wrong or self._wrong_in(text, *aim)
+                if not wrong:
+                    return repair
+                ended.append(replace(repair, right=False))
+            except EmulatorFault as still:
+                gone = still.kind == "barrier" or (still.kind == "race" and lines != symptoms.lines_of(still))
+                if gone and barrier == barriers[-1]:
+                    partly.append(repair)  # this race is gone, another one is not, or threads miss the barrier
+            except RungError:
+                continue
         return next(iter(ended + partly), symptoms.NO_REPAIR)
 
     def _placed(self, found: Symptom, values: Values, without: tuple[str, ...] = ()) -> Symptom:
