@@ -12,7 +12,7 @@ import gpuless
 from emulation import needs_compiler
 from rung.check import judge
 from rung.check.report import ALONE, CheckRequest, Report
-from rung.check.runner import Binding, emulated
+from rung.check.runner import PACE, Binding, emulated
 
 RESIDUAL = """/*---
 idea = "One thread per element."
@@ -69,10 +69,10 @@ def test_a_right_file_counts_the_runs_of_both_halves(tmp_path: Path, monkeypatch
     assert two.runs > 2100 + two.cases and abs(one.runs - two.runs) < one.cases
 
 
-@pytest.mark.parametrize(("took", "seconds"), [(0.0, 6.0), (0.0001, 1.0), (0.03, 3.0), (1.0, 6.0)])
-def test_a_call_that_ended_soon_is_stopped_soon_in_another_order(took: float, seconds: float) -> None:
+@pytest.mark.parametrize(("took", "units"), [(0.0, 6), (0.0001, 1), (0.03, 3), (1.0, 6)])
+def test_a_call_that_ended_soon_is_stopped_soon_in_another_order(took: float, units: int) -> None:
     with emulated("emulator", Binding(), "reverse", took):
-        assert gpuless.current().settings.seconds == seconds
+        assert gpuless.current().settings.steps == units * PACE
 
 
 @pytest.mark.slow

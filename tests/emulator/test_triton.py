@@ -267,4 +267,4 @@ def test_an_error_of_the_compiler_is_told_where_triton_keeps_no_list_of_function
     from rung.cuda.triton import _line
 
     monkeypatch.delattr("triton.runtime.jit._triton_jit_function_registry", raising=False)  # as Triton 3.6
-    assert _line(ValueError("out of resource")) == ""
+    assert _line(ValueError("out of resource"), "triton") == ""

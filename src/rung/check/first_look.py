@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rung.check.report import Report, Verdict, admitted_by, right_where
@@ -64,7 +65,9 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
                 unknown = bool(error.missing) if isinstance(error, CompileError) else rung.guessed
                 # What nvcc takes, and NVRTC not: host functions of included files, an instance named by the host's
                 # variables.
-                of_nvrtc = any(mark in str(error) for mark in ("not allowed in JIT mode", "__nv_name_map"))
+                first = error.reason if isinstance(error, CompileError) else ""
+                elsewhere = "not allowed in JIT mode" in first and Path(rung.path or "").name not in first
+                of_nvrtc = elsewhere or "__nv_name_map" in first
                 verdict: Verdict = "not judged" if unknown or of_nvrtc else "failed"
                 return Report(rung.full_name, name, "", verdict, str(error), error.kind)
     return None
