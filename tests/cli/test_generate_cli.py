@@ -284,7 +284,7 @@ def _hear_ctrl_c() -> None:
 
 
 def test_ctrl_c_ends_with_what_was_written() -> None:
-    words = ["generate", "Once upon a time", "-n", "100000", "--slide", "--stats"]
+    words = ["generate", "Once upon a time", "-n", "100000", "--slide", "--ignore-eos", "--seed", "7", "--stats"]
     import pty
 
     ours, theirs = pty.openpty()
