@@ -108,6 +108,7 @@ def test_a_finding_can_be_read_alone() -> None:
     openings = ("And ", "Nor ", "So does", "As above", "It ", "Its ", "They ", "In the same")
     assert [f.says for f in findings.findings() if f.says.startswith(openings)] == []
     assert [f.says for f in findings.findings() if "s above" in f.why] == []
+    assert [f.says for f in findings.findings() if not f.figures and not f.why] == []  # neither numbers nor a reason
     assert [f.says for f in findings.findings() if re.search(r"^[^,]*\b(it is|they are|beside them)\b", f.says)] == []
 
 
