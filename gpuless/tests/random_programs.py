@@ -3,7 +3,8 @@
 A program has statements of all kinds (arithmetic, branches, loops, switches, early returns, calls, recursion, function
 pointers, templates, local arrays, inline PTX), and between them phases in which all threads of a block take part:
 shuffles, votes, shared memory, cooperative groups, CUB's block primitives, asynchronous copies, clusters. Each runs with
-the race check: programs are free of races, so each fault is false. gpuless/tools/fuzz.py is the command.
+the race check: programs are free of races, so each fault is false. One of four is compiled for a debugger.
+gpuless/tools/fuzz.py is the command.
 """
 
 from __future__ import annotations
@@ -212,7 +213,8 @@ def compare(seed: int, arch: str = "sm_90a") -> tuple[str, int]:
     wanted, out = expected(host, given), np.zeros(BLOCKS * THREADS * NUMBERS, np.uint32)
     settings = gpuless.Settings(order=("forward", "reverse", "shuffled")[seed % 3], seed=seed, check_races=True, seconds=30.0, arch=arch)  # type: ignore[arg-type]  # fmt: skip
     try:
-        module = gpuless.load(Build(device, "fuzz.cu", ("k",), (), ("--fmad=false",)), settings=settings)
+        options = ("--fmad=false", "--device-debug")[: 1 + (seed % 4 == 3)]
+        module = gpuless.load(Build(device, "fuzz.cu", ("k",), (), options), settings=settings)
         config = LaunchConfig((BLOCKS, 1, 1), (THREADS, 1, 1), cluster=(BLOCKS, 1, 1))
         module.launch("k", config, [("pointer", given), ("pointer", out)])
     except EmulatorFault as fault:
