@@ -157,19 +157,19 @@ Points = Sequence[tuple[int, int, int, float | None, float | None]]  # rows, til
 def found(points: Points, columns: int, sms: int) -> Found:
     """The table, and the sawtooth that a constant time per wave predicts."""
     wave_us = statistics.median([us / waves for _, _, waves, us, _ in points if us] or [0.0])
-    rate = lambda m, us: _rate(m * columns * K, us)  # noqa: E731
+    work = columns * K
     rows = [
         (m, tiles, waves, f"{tiles / (waves * sms):.0%}", shown(ours), shown(wave_us * waves),
-         *("" if us is None else f"{rate(m, us):.0f}" for us in (ours, theirs)))
+         *("" if us is None else f"{_rate(m * work, us):.0f}" for us in (ours, theirs)))
         for m, tiles, waves, ours, theirs in points
     ]  # fmt: skip
     name = RUNG.partition("/")[2]
     series = [
-        charts.Series(name, [(float(m), rate(m, us)) for m, _, _, us, _ in points], "f32"),
+        charts.Series(name, [(float(m), _rate(m * work, us)) for m, _, _, us, _ in points], "f32"),
         charts.Series(
-            "predicted", [(float(m), rate(m, wave_us * w)) for m, _, w, _, _ in points], "limit", dashed=True
+            "predicted", [(float(m), _rate(m * work, wave_us * w)) for m, _, w, _, _ in points], "limit", dashed=True
         ),
-        charts.Series("cuBLAS", [(float(m), rate(m, us)) for m, _, _, _, us in points], "library"),
+        charts.Series("cuBLAS", [(float(m), _rate(m * work, us)) for m, _, _, _, us in points], "library"),
     ]
     return Found(
         f"M x {K} times {K} x {columns} in bf16: what the last wave costs",
