@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 import rung
+from generation_tables import COMPILED, STATIC
 from rung.errors import RungError
 from rung.models import weights as model_weights
 from rung.models.drafts import NGRAM
@@ -47,7 +48,6 @@ from rung.models.weights import Weights
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
-from rung.show.generation_tables import COMPILED, STATIC
 from rung.show.markdown import headline
 
 PROMPT, NEW = 8, 512

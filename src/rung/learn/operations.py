@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from gpuless.base.expressions import evaluate_int
 from rung.arrays import Array, softmax
-from rung.check.diagnosis import Alternative
 from rung.dtypes import Dtype
 from rung.learn.running import Arrays, kind_of
 from rung.operation import Case, Cost, Operand, Operation, Values
@@ -182,21 +181,6 @@ def shipped(name: str) -> bool:
 def reference(of: Operation, given: Arrays, values: Values) -> Arrays:
     """The outputs in float64, with the inputs as the reference takes them: views of operands that are given, too."""
     return dict(of.reference(in_float64(of, given, values), values))
-
-
-def likely(of: Operation, given: Arrays, values: Values, output: str) -> Iterator[Alternative]:
-    """Results of mistakes that only this operation knows."""
-    if of.name != "layernorm" or output != "out":
-        return
-    x = given["x"] + given.get("residual", 0)
-    mean, variance, squares = x.mean(-1, keepdims=True), x.var(-1, keepdims=True), (x**2).mean(-1, keepdims=True)
-    for text, m, v in (
-        ("the mean of the squares as variance", mean, squares), ("0 as mean", 0, variance),
-        ("0 as variance", mean, 0 * mean), ("0 as mean and 0 as variance", 0, 0 * mean),
-        ("a variance that is not divided by C", mean, variance * x.shape[-1]),
-    ):  # fmt: skip
-        out = (x - m) / np.sqrt(v + values["eps"]) * given["weight"] + given["bias"]
-        yield Alternative(f"the result with {text}", out)
 
 
 def in_float64(of: Operation, given: Arrays, values: Values) -> Arrays:

@@ -178,11 +178,8 @@ class Course:
 
     def hint(self, number: str, _: dict[str, Any]) -> dict[str, Any]:
         exercise, _path = self._of(number)
-        progress = Progress.read(self.folder)
-        seen = min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
-        progress.hints[exercise.name] = seen
-        progress.write()
-        return {"hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen}
+        seen = Progress.read(self.folder).take_hint(exercise)
+        return {"hints": [_inline(h) for h in seen], "further": len(exercise.hints) - len(seen)}
 
     def _of(self, number: str) -> tuple[Exercise, Path]:
         exercise = find(number, None, self.source)

@@ -1,4 +1,4 @@
-"""The generated parts and pictures of this package, for `make tables`: rung.show.tables finds them by entry point."""
+"""The generated parts and pictures of this package, for `make tables`."""
 
 from __future__ import annotations
 

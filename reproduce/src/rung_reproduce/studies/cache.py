@@ -23,10 +23,10 @@ from rung.models.plans import make_plan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
 from rung.rungs import catalogue, identity
-from rung.show import charts
-from rung.show.charts import Found
 from rung_reproduce.climbs import course
 from rung_reproduce.climbs import model as generation
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, times
 
 POSITIONS = (8, 64, 128, 256, 512, 768, 1000)

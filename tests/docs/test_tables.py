@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import counter_tables
+import tables
+from generation_tables import COMPILED
 from result_rows import MACHINE, TIME, document, of_other_code, row
 from rung.errors import RungError
 from rung.results import codes, store
 from rung.results.row import Row
-from rung.show import counter_tables, markdown, tables
-from rung.show.generation_tables import COMPILED
+from rung.show import markdown
 from rung.show.report import page as report
 
 
