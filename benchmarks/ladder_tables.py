@@ -7,8 +7,9 @@ from rung.results import current
 from rung.results.current import Figure, Figures, Ladder
 from rung.results.row import Row
 from rung.rungs import catalogue
-from rung.show import markdown, model_chart, verdicts
+from rung.show import model_chart, verdicts
 from rung.show.verb_tables import cases_left_out
+from rung_reproduce.show import markdown
 from rung_reproduce.show.model_chart import chart
 
 CLIMBS = ("attention", "matmul", "layernorm")

@@ -14,9 +14,9 @@ from rung.models.load import load
 from rung.models.weights import Linear, read_weights
 from rung.results.row import Row as Result
 from rung.show import model_chart
-from rung.show.charts import write_svg
 from rung_reproduce.climbs import model
 from rung_reproduce.climbs.model import DIVERGENCE, Climb, Climbed, Climber, Step
+from rung_reproduce.show.charts import write_svg
 from rung_reproduce.show.model_chart import chart
 
 

@@ -16,10 +16,6 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from rung.errors import RungError
-from rung.lines import write_whole
 
 # Chosen to be told apart by colour-blind readers, on white and on GitHub's black (contrast at least 3 : 1).
 SCHEMES: dict[str, dict[str, str]] = {
@@ -62,15 +58,6 @@ def standalone(svg: str, scheme: str) -> str:
     """The chart as a file of its own, in the colours of one scheme."""
     colours = SCHEMES[scheme]
     return re.sub(r"var\(--(\w+)\)", lambda m: colours[m.group(1)], svg) + "\n"
-
-
-def write_svg(svg: str, path: Path) -> None:
-    """A chart as a standalone file, for a light page."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
-    write_whole(path, standalone(svg, "light"))
 
 
 def width_of(text: str, size: float = 13) -> float:

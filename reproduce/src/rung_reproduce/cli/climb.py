@@ -119,7 +119,7 @@ def _store(row: Result, device: str, output: Path | None) -> Result:
 
 
 def _draw(picture: str, path: Path) -> None:
-    from rung.show.charts import write_svg
+    from rung_reproduce.show.charts import write_svg
 
     write_svg(picture, path)
 

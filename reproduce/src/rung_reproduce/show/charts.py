@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from rung.show.charts import Canvas, Scale, log_scale, tick_text, width_of
+from rung.errors import RungError
+from rung.lines import write_whole
+from rung.show.charts import Canvas, Scale, log_scale, standalone, tick_text, width_of
 
 SERIES = ("f32", "tf32", "f16", "bf16", "limit", "library")
+
+
+def write_svg(svg: str, path: Path) -> None:
+    """A chart as a standalone file, for a light page."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RungError(f"{path} cannot be written: {error.strerror}.") from None
+    write_whole(path, standalone(svg, "light"))
 
 
 @dataclass(frozen=True)

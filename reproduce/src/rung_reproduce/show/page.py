@@ -15,12 +15,12 @@ from rung.results import codes, store
 from rung.results.current import Figures, by_gpu
 from rung.results.row import Row
 from rung.rungs import catalogue
-from rung.show import markdown, roofline_chart
+from rung.show import roofline_chart
 from rung.show.charts import escape
-from rung.show.markdown import picture, plain, table
 from rung_reproduce import findings, items, sources
 from rung_reproduce.show import charts, forms
 from rung_reproduce.show.charts import Bar, Panel, Series
+from rung_reproduce.show.markdown import picture, plain, table
 
 ROOT = store.ROOT
 FORMATS = {"float32": "f32", "tf32": "tf32"}  # colours
@@ -64,7 +64,7 @@ def first(name: str, on: Shown) -> str:
         for f in findings.headlines(name, on.judged)
     ]
     heads = ("they found", f"theirs, {_short(sources.documents()[name].gpu)}", f"ours, {on.gpu or 'no GPU'}", "")
-    made = markdown.table(heads, lines).replace("| --- | ---: | ---: | ---: |", "| --- | ---: | ---: | --- |")
+    made = table(heads, lines).replace("| --- | ---: | ---: | ---: |", "| --- | ---: | ---: | --- |")
     told = findings.texts("takeaway")[name], "**Counts:** " + findings.texts("exact")[name]
     count = Counter(f.judged(on.judged) for f in findings.of_document(name))
     said = ", ".join(f"{count[v]} {word}" for v, word in findings.VERDICTS.items() if count[v])

@@ -7,9 +7,9 @@ from functools import partial
 
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show.markdown import picture, table, times
 from rung_reproduce import sources
 from rung_reproduce.show import attention_text_chart, page, parallel_tables
+from rung_reproduce.show.markdown import picture, table, times
 
 
 def tables(gpu: Figures, cpu: Figures, rows: Sequence[Row]) -> tuple[dict[str, Callable[[], str]], dict[str, str]]:
