@@ -540,7 +540,7 @@ def test_only_the_code_of_the_launched_kernel_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["softmax", "attention"])
 def test_an_operations_operands_and_sizes_are_listed(name: str) -> None:
     of = catalogue.operation(name)
-    told = json.loads(rung_line("show", name, "--operands", "--json").stdout)
+    told = json.loads(rung_line("show", name, "--json").stdout)
     assert [one["name"] for one in told["operands"]] == [o.name for o in of.operands]
     assert (told["dims"], told["scalars"].keys()) == ([*of.dims], of.scalars.keys())
 

@@ -28,7 +28,7 @@ from rung.errors import RungError
 GROUPS = {
     "learn": {
         "list": ("list_", "The ladders, or the rungs of one."),
-        "show": ("show", "A rung's idea and source, and how it differs from its parent."),
+        "show": ("show", "A rung's idea and source, and how it differs from its parent; an operation's operands."),
         "learn": ("learn", "Exercises: kernels with blanks, graded without a GPU; where you stand."),
         "draw": ("draw", "Pictures of a warp's accesses: sectors and banks, beside the parent."),
     },
