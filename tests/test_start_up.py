@@ -38,12 +38,15 @@ except SystemExit as end:
         ["results", "--op", "matmul"],
         ["study"],
         ["new", "layernorm", "my_idea.cu"],
+        ["inspect", "layernorm/2", "--arch", "sm_90"],
+        ["roofline", "layernorm"],
+        ["report"],
         ["bench", "--help"],
         ["generate", "--help"],
     ],
     ids=" ".join,
 )
-def test_reading_verbs_do_without_torch(words: list[str], tmp_path: Path) -> None:
+def test_verbs_do_without_torch(words: list[str], tmp_path: Path) -> None:
     env = {**os.environ}
     command = [sys.executable, "-c", RUN, *words]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)

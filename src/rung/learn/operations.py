@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuless.base.expressions import evaluate_int
 from rung.arrays import Array, softmax
-from rung.dtypes import Dtype
-from rung.learn.running import Arrays, kind_of
+from rung.dtypes import Dtype, element_name
+from rung.learn.running import Arrays
 from rung.operation import Case, Cost, Operand, Operation, Values
 from rung.rungs import operations
 
@@ -200,7 +200,7 @@ def inputs(of: Operation, values: Values, dtype: Dtype, seed: int, case: Case | 
     for operand in of.operands:
         if operand.role == "out" or operand.copy_of:
             continue
-        kind, size = kind_of(operand.dtype, dtype), operand.size(values)
+        kind, size = element_name(operand.dtype, dtype), operand.size(values)
         if operand.name == "past":  # as many tokens as the cache has room for before the new ones, or fewer
             room = int(values["S"]) - int(values["T"])
             found["past"] = np.maximum(room - 5 * np.arange(size[0]), 0).astype(kind)

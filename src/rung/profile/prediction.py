@@ -13,9 +13,7 @@ from typing import NamedTuple
 import gpuless
 from gpuless import machine, timing
 from gpuless.facts import gpus, opcodes
-from rung.check.operands import Operands
 from rung.errors import CompileError, EmulatorFault, RungError
-from rung.profile import emulated
 from rung.rungs.base import Subject, emulated_multiprocessors
 
 ERRORS = Path(__file__).with_name("prediction_errors.json")
@@ -110,6 +108,9 @@ def predict(subject: Subject, tuning: Mapping[str, int] | None = None, gpu: str 
 
 
 def _predict(subject: Subject, tuning: Mapping[str, int] | None, of: gpus.Gpu, arch: str) -> Prediction:
+    from rung.check.operands import Operands
+    from rung.profile import emulated
+
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     operands = Operands(
         rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=emulated.aligned_empty
