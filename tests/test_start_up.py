@@ -16,6 +16,7 @@ from rung.operation import Operation, folders
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
+PROGRAM = Path(__file__).parents[1] / "gpuless/tests/programs/right/adamw.cu"
 RUN = """
 import sys
 from rung.cli import main
@@ -41,6 +42,7 @@ except SystemExit as end:
         ["inspect", "layernorm/2", "--arch", "sm_90"],
         ["roofline", "layernorm"],
         ["report"],
+        pytest.param(["count", str(PROGRAM)], marks=pytest.mark.slow),
         ["bench", "--help"],
         ["generate", "--help"],
     ],

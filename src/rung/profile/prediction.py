@@ -110,6 +110,7 @@ def predict(subject: Subject, tuning: Mapping[str, int] | None = None, gpu: str 
 def _predict(subject: Subject, tuning: Mapping[str, int] | None, of: gpus.Gpu, arch: str) -> Prediction:
     from rung.check.operands import Operands
     from rung.profile import emulated
+    from rung.profile.counted import PATIENCE
 
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     operands = Operands(
@@ -117,7 +118,7 @@ def _predict(subject: Subject, tuning: Mapping[str, int] | None, of: gpus.Gpu, a
     )
     with contextlib.ExitStack() as here:
         here.enter_context(emulated_multiprocessors(of.multiprocessors))
-        here.enter_context(gpuless.under(poison=False, seconds=emulated.PATIENCE, arch=arch))
+        here.enter_context(gpuless.under(poison=False, seconds=PATIENCE, arch=arch))
         prepared = rung.prepare(
             operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=emulated.aligned_empty
         )
