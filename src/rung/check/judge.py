@@ -251,8 +251,8 @@ def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
     report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
     if of := " and ".join(one.configuration for one in procedure.trials.host.tuned):
         report.reason += f"; with the tuner's configuration {of}"
-    if isinstance(failure, EmulatorFault):
-        report.place, report.related = failure.place, failure.related
+    if isinstance(failure, EmulatorFault | CompileError):
+        report.place, report.related = failure.place, getattr(failure, "related", [])
     if failure.kind == "unsupported":  # says nothing about the kernel
         report.verdict = "skipped"
     if isinstance(failure, CompileError) and failure.missing:

@@ -98,6 +98,11 @@ class LocalRunner:
         return gpuless.current().atomics != self._atomics_before
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether an emulated kernel's module has variables that kernels may write to."""
+        return gpuless.current().keeps_state
+
+    @property
     def steps(self) -> int:
         """Instructions of emulated warps so far."""
         return gpuless.current().steps

@@ -135,7 +135,7 @@ class Procedure:
                     raise
                 self.report.left_out[case.name] = f"{self.rung.full_name} is too slow here: {failure}"
                 continue
-            if effort.alone and trial.seconds <= effort.affordable and trials.keeps_state(values):
+            if effort.alone and trial.seconds <= effort.affordable and trials.keeps_state:
                 trial.refill(self.seed + index + 50)  # a rung that caches results by pointer would return the old ones
                 trial.once()
             if index == FIRST_CASES - 1:
@@ -165,7 +165,7 @@ class Procedure:
         if not self.effort.alone:
             return
         fastest = min(self.ran, key=lambda one: one.seconds)
-        if self.trials.keeps_state(fastest.values):
+        if self.trials.keeps_state:
             if count := self.effort.later_runs:
                 self._at(fastest).later_runs(min(count, LATER_PYTHON) if self.python else count)
             for one in widest(self.trials, quick(self.ran, self.effort.affordable)):

@@ -11,11 +11,8 @@ from typing import Any
 
 import torch
 
-import gpuless
 from gpuless import EmulatorFault
-from gpuless.compile import nvrtc
 from gpuless.counts.coverage import Coverage
-from gpuless.launch import Build
 from rung.arrays import to_host
 from rung.check.compare import Deviation, Measured
 from rung.check.diagnosis import index_names
@@ -62,7 +59,6 @@ class Trials:
         self._orders = 0  # given so far
         self._bound = 0  # trials so far
         self.explains = True  # what wrong numbers may be instead
-        self._keeping: dict[Build, bool] = {}
         self._last: tuple[Case, Values, int, list[str]] | None = None
 
     def at(
@@ -120,18 +116,13 @@ class Trials:
         kind: Kind = ("odd", "page")[self._bound // 2 % 2]
         return Placement(kind, below=self._bound % 2 == 1)
 
-    def keeps_state(self, values: Values) -> bool:
+    @property
+    def keeps_state(self) -> bool:
         """Whether a later call may find what an earlier one has left: not if all memory that a kernel may write to is
         poisoned before each call."""
-        rung = self.rung
-        if self.device == "cuda" or not isinstance(rung, CudaRung) or rung.header.buffers:
-            return True
-        if any(self.operation.operand(name).role == "inout" for name in self.names()):
-            return True
-        build = rung.build(values, self.dtype, self.tuning)
-        if build not in self._keeping:
-            self._keeping[build] = nvrtc.compile_cubin(build.with_lines, gpuless.current().settings.arch).keeps_state
-        return self._keeping[build]
+        plain = isinstance(self.rung, CudaRung) and not self.rung.header.buffers
+        changed = any(self.operation.operand(name).role == "inout" for name in self.names())
+        return self.device == "cuda" or not plain or changed or self.host.keeps_state
 
     def names(self) -> list[str]:
         """The operands of this call: the required ones, and the optional ones that the rung binds."""

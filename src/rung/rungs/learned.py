@@ -29,6 +29,8 @@ class LearnedCall:
     doubts: Sequence[str] = ()  # why the call is only proposed, and the likeliest headers; empty if it is confirmed
     fault: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the launch that the file itself makes
     failure: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what the likeliest call computed
+    error: str = ""  # the same as a sentence
+    own: bool = False  # whether that call is the one that the file itself makes
     asked: bool = False  # a launch that the user gave, not the file
 
 
