@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuless.base.files import read_text
+from gpuless.compile.host_launches import Written
+from gpuless.compile.source import split
 from rung import progress
 from rung.adopt import host_calls, launches, names, python_calls
-from rung.adopt.host_text import Written
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError, Unjudged
 from rung.operation import Operation
@@ -338,8 +339,6 @@ def _why(error: RungError, path: Path) -> str:
 def _given(path: Path, kernel: str, launch: str) -> Written:
     """'grid=ceil_div(N, 256), block=(32, 8), shared=0' as a launch of the kernel."""
     parts: dict[str, str] = {}
-    from rung.adopt.host_text import split
-
     for part in split(launch):
         name, equals, value = part.partition("=")
         if not equals or name.strip() not in ("grid", "block", "shared"):

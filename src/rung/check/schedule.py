@@ -33,6 +33,7 @@ from rung.check.runner import Binding, capped
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, alignment_of, largest, quick, widest
 from rung.errors import RungError, TooLarge
+from rung.inputs import times
 from rung.operation import Case, Operation, Values
 from rung.rungs import catalogue
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
@@ -213,7 +214,8 @@ class Procedure:
         plain = [one for one in quick(self.ran, OFTEN) if not one.case.change and one.index]
         shapes = [one.values for one in plain or self.ran[-1:]]
         few = shapes[:: max(1, len(shapes) - 1)] if alone else shapes[-1:]
-        for name, change in operation.edges.items():
+        zeros = {o.name: times(0.0) for o in operation.operands if o.dtype == "real" and o.role == "in"}
+        for name, change in (operation.edges or {"zeros": zeros}).items():  # where a result is 0 it is written, too
             for values in few:
                 self._with_numbers(Case(name, values, change=change), values)
         for case in operation.cases:

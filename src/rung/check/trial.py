@@ -15,14 +15,14 @@ from gpuless import EmulatorFault
 from gpuless.counts.coverage import Coverage
 from rung.arrays import to_host
 from rung.check.compare import Deviation, Measured
-from rung.check.diagnosis import index_names
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
-from rung.check.likeness import alternatives
 from rung.check.operands import Operands
 from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
 from rung.check.runner import STALLS, Binding, LocalRunner, Order, blamed
 from rung.dtypes import Dtype
 from rung.errors import RungError
+from rung.explain.diagnosis import index_names
+from rung.explain.likeness import alternatives
 from rung.operation import Case, Tensors, Values
 from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
@@ -228,8 +228,10 @@ class Trial:
         tensors = {n: self.operands.tensors[n] for n in self.operands.outputs}
         read = [n for n, t in tensors.items() if self.operation.operand(n).role == "out" and bool((t != t).any())]
         if read and self._right_with(read) and not self._right_with([]):
-            text = f"{read[0]} is read before it is written: right only if it starts as zeros; leave `beta * C` out"
-            return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed", read)
+            lacks = "read before it is written (leave `beta * C` out where beta is 0)"
+            lacks = "not written where its result is 0" if NEVER in str(failure) else lacks
+            text = f"{read[0]} is {lacks}: right only if it starts as zeros; else add zeroed = {json.dumps(read)}"
+            return Failure(text, "zeroed", read)
         if NEVER not in str(failure):
             return failure
         try:

@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuless.base.expressions import evaluate_int
 from rung.arrays import Array, softmax
-from rung.check.diagnosis import Alternative
 from rung.dtypes import Dtype
+from rung.explain.diagnosis import Alternative
 from rung.learn.running import Arrays, kind_of
 from rung.operation import Case, Cost, Operand, Operation, Values
 from rung.rungs import operations

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from gpuless.base.errors import UserError
 from gpuless.base.expressions import evaluate, names_in
 from gpuless.compile.host_code import host_part, launching_macros
-from gpuless.compile.source import code_only, kernel_parameters, until, without_comments
-from rung.errors import RungError
+from gpuless.compile.source import code_only, kernel_parameters, split, until, without_comments
 
 DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say
@@ -58,7 +58,7 @@ def in_a_row(source: str, launches: list[Written]) -> bool:
     """Whether kernels of a host function hand each other arrays; alternatives have the same ones."""
     given: dict[str, set[str]] = {}
     for w in launches:
-        with suppress(RungError):
+        with suppress(UserError):
             pairs = zip(kernel_parameters(source, w.kernel, ""), w.arguments, strict=False)
             given[w.kernel] = {variable(argument) for p, argument in pairs if p.pointer}
     return any(one & other and one != other for one, other in itertools.combinations(given.values(), 2))
@@ -122,16 +122,6 @@ def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
     return here
 
 
-def split(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
-    for i, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            parts.append(text[start:i].strip())
-            start = i + 1
-    return [*parts, text[start:].strip()] if text.strip() else []
-
-
 def three(text: str, scope: dict[str, str], known: set[str]) -> list[str] | None:
     text = scope.get(text.strip(), text).strip()
     inner = re.fullmatch(r"dim3\s*[({](.*)[)}]", text, re.DOTALL)
@@ -149,7 +139,7 @@ def over(text: str, scope: Mapping[str, str], known: set[str], depth: int = 0) -
         tree = _Sizes(scope, known, depth).visit(ast.parse(" ".join(text.split()), mode="eval"))
         text = ast.unparse(tree)
         return text if names_in(text) - {"min", "max", "ceil_div"} else str(evaluate(text, {}))
-    except (SyntaxError, ValueError, RungError):
+    except (SyntaxError, ValueError, UserError):
         return None
 
 
@@ -198,7 +188,7 @@ class _Sizes(ast.NodeTransformer):
 def parses(expression: str) -> bool:
     try:
         names_in(expression)
-    except RungError:
+    except UserError:
         return False
     return True
 
