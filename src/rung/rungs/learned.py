@@ -57,7 +57,9 @@ def write(of: Operation, text: str, found: LearnedFile) -> None:
 
 
 def _key(of: Operation, text: str) -> str:
-    return hashlib.sha256(json.dumps([of.name, text, _code()]).encode()).hexdigest()[:32]
+    takes = [[o.name, o.shape, o.dtype, o.role] for o in of.operands]  # those of a problem may change
+    facts = [of.name, takes, of.dims, of.scalars, text, _code()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 @functools.cache

@@ -33,6 +33,7 @@ _SPELLED = {  # what C++ writes otherwise than a header
     r"\bstd::": "",
     r"\b(\d+)(?:[uU]|[lL])+\b": r"\1",
 }
+TENSORS_SIZE = re.compile(r"\b(\w+)\.(?:(size|stride)\(\s*(\d+)\s*\)|numel\(\s*\))")
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\(?[\w+*/ \t()-]+\)?)[ \t]*$", re.MULTILINE)
 
@@ -101,7 +102,9 @@ def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
     """The launches of a host function's text."""
     if "<<<" not in text:
         return []
-    scope = dict(constants)
+    asked = {re.sub(r"\W+", "_", found[0]): found[0] for found in TENSORS_SIZE.finditer(text)}  # where they stand alone
+    text = TENSORS_SIZE.sub(lambda found: re.sub(r"\W+", "_", found[0]), text)
+    scope = constants | asked
     scope |= dict(_declared(text))
     scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
     asserted = _ASSERTED.findall(text)
