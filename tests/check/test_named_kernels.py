@@ -93,6 +93,7 @@ def test_editors_read_the_place(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stdout.startswith(f"{path}:3: error: "), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_many_kernels_of_a_file_are_judged_in_several_processes(tmp_path: Path) -> None:
     path = tmp_path / "own.cu"

@@ -486,6 +486,7 @@ __global__ void layernorm_forward(const float* inp, const float* weight, const f
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_block_that_is_right_in_short_rows_only_is_not_taken(tmp_path: Path) -> None:
     result = rung_line("check", "layernorm", str(_bare(tmp_path / "own.cu", WARP_A_ROW)), "--quick")
@@ -592,6 +593,7 @@ def test_a_number_of_mains_is_not_the_kernels_size(arguments: str, tmp_path: Pat
     assert 'grid = ["ceil_div(C, 32)", "ceil_div(R, 32)"]' in result.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_guessed_header_that_is_wrong_at_some_shapes_is_no_verdict(tmp_path: Path) -> None:
     host = "int main() { dim3 grid(4, 4), block(32, 32); float *x, *y; transpose_kernel<<<grid, block>>>(x, 9, 9, y); }\n"
@@ -627,6 +629,7 @@ def test_neighbouring_pairs_of_rope_are_tried(tmp_path: Path) -> None:
     assert result.returncode == 0 and 'needs = ["interleaved == 1"]' in result.stderr, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_parameter_with_a_concept_is_a_type(tmp_path: Path) -> None:
     kernel = "#include <concepts>\ntemplate <typename T> concept Number = std::same_as<T, float> || std::same_as<T, int>;\n"
@@ -731,6 +734,7 @@ def test_rows_by_batch_and_seq_len_and_a_thread_for_each_column(tmp_path: Path) 
     assert (bind["batch"], bind["seq_len"]) == ("B * NH * T", "S")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_race_of_the_likeliest_header_is_told(tmp_path: Path) -> None:
     text = """

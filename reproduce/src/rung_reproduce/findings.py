@@ -35,12 +35,13 @@ MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, BEHIND, LITTLE, UNSEEN)
 BORNE = {"larger", "same", "smaller", "none"}  # verdicts that bear a finding out, each in its measure
 SMALL = 0.035  # an effect below it, on a logarithmic scale; one the other way is no reversal within twice that
 SMALLER, LARGER = 0.5, 1.5  # times the document's effect
+TWICE = math.log(2)  # the most that a figure of the same effect lies from theirs: 129 times are not 36 times
 NEAR = 1.25  # a level is the same within a quarter
 SLIGHT = 1.1  # the most that is "a little"
 RULE = (
-    f"*The same* is an effect from {SMALLER:g} to {LARGER:g} times theirs, on a logarithmic scale, or a level within a "
-    f"quarter of theirs; where they give no number, an effect of their direction above {100 * SMALL:.1f} %; without "
-    "figures, what rows or code bear out."
+    f"*The same* is an effect from {SMALLER:g} to {LARGER:g} times theirs, on a logarithmic scale, by a figure within "
+    "a factor of two of theirs, or a level within a quarter of theirs; where they give no number, an effect of their "
+    f"direction above {100 * SMALL:.1f} %; without figures, what rows or code bear out."
 )
 _PLACE = re.compile(r"\{([^{}]+)\}")
 DIVIDED = " divided by "
@@ -127,6 +128,8 @@ class Finding:
             if (found > 0) == (than == "more"):
                 most = SLIGHT if LITTLE in self.by else math.inf
                 return "lost" if abs(found) < SMALL else "larger" if abs(found) > math.log(most) else "same"
+            if self.neutral != 1.0:  # a bound that is not met: nothing is the other way round
+                return "otherwise"
             return "reversed" if abs(found) >= 2 * SMALL else "lost"
         if LEVEL in self.by:
             return "larger" if ours > NEAR * theirs else "smaller" if NEAR * ours < theirs else "same"
@@ -135,7 +138,8 @@ class Finding:
             return "small" if abs(wanted) < SMALL else "lost"
         if found * wanted < 0:
             return "reversed" if abs(found) >= 2 * SMALL else "lost"
-        return "larger" if found / wanted > LARGER else "same" if found / wanted >= SMALLER else "smaller"
+        times, far = found / wanted, abs(found - wanted) > TWICE
+        return "same" if SMALLER <= times <= LARGER and not far else "larger" if times > 1 else "smaller"
 
     def rivals(self, rows: Sequence[Row]) -> dict[str, float]:
         """Our time of each line of the table that the figure is the best of; empty where one is missing."""
@@ -243,8 +247,8 @@ def written_for() -> str:
 def findings() -> tuple[Finding, ...]:
     """All of them, in the order of the documents."""
     made = []
-    for entry in _data():
-        document = sources.documents()[entry["name"]]
+    for name, entry in _data().items():
+        document = sources.documents()[name]
         for says, figures, neutral, verdict, why, *facts in entry["findings"]:
             chosen = tuple(figure(document.name, key) for key in figures)
             words = str(neutral).split()
@@ -260,10 +264,9 @@ def of_document(name: str) -> list[Finding]:
 
 def headlines(name: str, rows: Sequence[Row]) -> list[Finding]:
     """The findings of a document's first page, at most ten, reversals first."""
-    wanted = next(entry["headlines"] for entry in _data() if entry["name"] == name)
     by_words = {f.says: f for f in of_document(name)}
     order = list(VERDICTS)
-    return sorted((by_words[says] for says in wanted), key=lambda f: order.index(f.judged(rows)))
+    return sorted((by_words[says] for says in told(name, "headlines")), key=lambda f: order.index(f.judged(rows)))
 
 
 def of_study(name: str) -> list[Finding]:
@@ -272,14 +275,9 @@ def of_study(name: str) -> list[Finding]:
     return [f for f in findings() if any(asked.intersection(figure.ours) for figure in f.figures)]
 
 
-def texts(key: str) -> dict[str, str]:
-    """A paragraph for each document: `did`, `takeaway`, `exact`."""
-    return {entry["name"]: entry[key] for entry in _data()}
-
-
-def premises(document: str) -> list[str]:
-    """The facts of a document's takeaway and of its exact counts."""
-    return next(list(entry["facts"]) for entry in _data() if entry["name"] == document)
+def told(document: str, key: str) -> Any:
+    """A paragraph on a document, `did`, `takeaway` or `exact` counts, or the `facts` of the last two."""
+    return _data()[document][key]
 
 
 def table(document: str, rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
@@ -291,9 +289,8 @@ def _file() -> dict[str, Any]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
-def _data() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = _file()["documents"]
-    return found
+def _data() -> dict[str, dict[str, Any]]:
+    return {entry["name"]: entry for entry in _file()["documents"]}
 
 
 @cache

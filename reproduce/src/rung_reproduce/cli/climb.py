@@ -52,6 +52,7 @@ def climb(
     from rung.models.family import requested
     from rung.models.folders import find
     from rung.show import model_chart
+    from rung.show.charts import write_svg
     from rung_reproduce.climbs import course, tables
     from rung_reproduce.climbs import model as generation
     from rung_reproduce.show import attention_text_chart
@@ -100,7 +101,7 @@ def climb(
     for step in climber.climb(steps):
         results.append(_store(climber.result.result(step, trained), device, output))
     if svg is not None and (timed := model_chart.steps(results)):
-        _draw(model_chart.chart(timed), svg)
+        write_svg(model_chart.chart(timed), svg)
     if json:
         console.print_json([row.as_json() for row in results])
     else:
@@ -117,18 +118,13 @@ def _store(row: Result, device: str, output: Path | None) -> Result:
     return store.append(stored) if device == "cuda" else stored
 
 
-def _draw(picture: str, path: Path) -> None:
-    from rung.show.charts import write_svg
-
-    write_svg(picture, path)
-
-
 def _draw_study(rows: Sequence[Result], svg: Path | None) -> None:
+    from rung.show.charts import write_svg
     from rung_reproduce.show import attention_text_chart
 
     if svg is None:
         return
     if any("seconds" in row.metrics for row in rows):
-        _draw(attention_text_chart.chart(rows[0].what, rows), svg)
+        write_svg(attention_text_chart.chart(rows[0].what, rows), svg)
     else:
         console.note(f"{svg} was not drawn: there are no times.")

@@ -64,12 +64,12 @@ def first(name: str, on: Shown) -> str:
     ]
     heads = ("they found", f"theirs, {_short(sources.documents()[name].gpu)}", f"ours, {on.gpu or 'no GPU'}", "")
     made = markdown.table(heads, lines).replace("| --- | ---: | ---: | ---: |", "| --- | ---: | ---: | --- |")
-    told = findings.texts("takeaway")[name], "**Counts:** " + findings.texts("exact")[name]
+    takeaway, exact = (findings.told(name, key) for key in ("takeaway", "exact"))
     count = Counter(f.judged(on.judged) for f in findings.of_document(name))
     said = ", ".join(f"{count[v]} {word}" for v, word in findings.VERDICTS.items() if count[v])
     link = f"All {count.total()} findings ({said}), with reasons, and every table:"
     rule = "A verdict is made from the two figures by [one rule](../reproduce.md#what-a-verdict-is)."
-    return f"\n{plain(told[0])}\n{made}{told[1]}\n\n{rule} {link} [{name}-all.md]({name}-all.md).\n\n"
+    return f"\n{plain(takeaway)}\n{made}**Counts:** {exact}\n\n{rule} {link} [{name}-all.md]({name}-all.md).\n\n"
 
 
 def _short(gpu: str) -> str:

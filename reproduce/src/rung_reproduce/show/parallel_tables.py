@@ -190,16 +190,9 @@ def chart(study: dict[str, Any], width: float, height: float = 300) -> str:
         if any(y is not None for _, y in s["points"])
     ]
     return charts.curves(
-        series,
-        title=study["title"],
-        description=study["finding"],
-        x_label=axes["x"],
-        y_label=axes["y"],
-        width=width,
-        height=height,
-        log_x=axes["log_x"],
-        log_y=axes["log_y"],
-    )
+        series, title=study["title"], description=study["finding"], x_label=axes["x"], y_label=axes["y"],
+        width=width, height=height, log_x=axes["log_x"], log_y=axes["log_y"],
+    )  # fmt: skip
 
 
 def embedded(gpu: Figures, cpu: Figures, name: str, folder: str = "pictures") -> str:

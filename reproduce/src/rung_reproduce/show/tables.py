@@ -62,7 +62,7 @@ def course(found: Figures, *, short: bool = False) -> str:
         if figure.value and len(figure.ours) == 1 and figure.ours[0].kind == "course"
     }
     lines, before = [], None
-    for row in sorted(_steps_of_course(found), key=lambda r: int(r.detail["step"])):
+    for row in page.steps(found):
         own, kernels = theirs.get(row.part), row.metrics.get("kernel_ms")
         if own or not short:
             gain = times(before / kernels) if before and kernels else ""
@@ -76,8 +76,3 @@ def course(found: Figures, *, short: bool = False) -> str:
     heads = ("step", "kernels, ms a token", "gain over the step before", "tokens/s with the host", "theirs, on an A40")
     caption = f"Ours: {row.what}, {row.weights} weights, {row.options['new_tokens']} tokens, on an {row.gpu}.\n\n"
     return table(heads[:2] + heads[3:] if short else heads, lines) + caption
-
-
-def _steps_of_course(found: Figures) -> list[Row]:
-    climbed = (r for r in found.of_kind("climb") if r.options.get("study") == "course")
-    return [r for r in climbed if "tokens_per_s" in r.metrics]
