@@ -118,7 +118,7 @@ def check(
     def once() -> int:
         if problem is None and against is None:
             return _checked(what, how, asked)
-        from rung.check.processes import completed
+        from rung.apart import completed
 
         return completed(lambda: exit_code_of(lambda: _checked(what, how, asked)), "the problem's code")
 

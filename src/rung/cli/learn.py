@@ -139,7 +139,7 @@ def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> d
 
 def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
     """The first wrong elements, and which are wrong."""
-    from rung.check.diagnosis import Diagnosis
+    from rung.explain.diagnosis import Diagnosis
 
     # JSON has no NaN: there it is text; what was never written is null.
     pairs = [p | {n: float(p[n]) for n in ("expected", "got") if p[n] is not None} for p in facts["pairs"]]

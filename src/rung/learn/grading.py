@@ -26,11 +26,11 @@ from gpuless.facts import gpus
 from gpuless.launch import Build
 from gpuless.session import ORDERS
 from rung.check.compare import Measured
-from rung.check.diagnosis import index_names
-from rung.check.likeness import alternatives
 from rung.dtypes import SUMS, Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
+from rung.explain.diagnosis import index_names
+from rung.explain.likeness import alternatives
 from rung.learn import BLANK, MARGIN, SAME, Exercise, Progress, by_name, digest, operations, sizes_of, symptoms
 from rung.learn.running import Ran, Rung, run
 from rung.learn.symptoms import Symptom

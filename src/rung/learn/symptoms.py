@@ -16,8 +16,8 @@ from gpuless.counts.counters_explained import OF_LANES, hottest, per_request, re
 from gpuless.facts.limits import limits
 from gpuless.machine import ARCH
 from rung.check.compare import Deviation
-from rung.check.diagnosis import Diagnosis, shown
 from rung.errors import EmulatorFault, RungError
+from rung.explain.diagnosis import Diagnosis, shown
 from rung.operation import Values
 from rung.profile.counted import Tensor
 from rung.show import layouts
