@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuless.base.expressions import names_in, product
+from gpuless.compile.host_launches import BLOCK, TENSORS_SIZE, Written, over, parses, variable
 from gpuless.compile.source import Parameter
-from rung.adopt.host_text import BLOCK, Written, over, parses, variable
 from rung.errors import RungError, Unjudged
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
@@ -47,8 +47,11 @@ _BLOCKS = re.compile(r"block_?size|block_?dim|block$|threads")
 def told(of: Operation, parameters: Iterable[Parameter], launch: Written, bind: Mapping[str, str | float]) -> bool:
     """Whether names and the host's launch say what every parameter is."""
     known = {*of.dims, *of.derived, *of.scalars}
+    written = [o.name for o in of.operands if o.written and not o.optional]
     for p in parameters:
         target = str(bind[p.name])
+        if p.pointer and not p.const and [target] == written:  # there is no other result
+            continue
         named = p.name.lower() == target or any(o.name == target and p.name.lower() in names_of(o) for o in of.operands)
         given = None if p.pointer else over(launch.passed.get(p.name, ""), launch.scope, known)
         if not p.pointer and [target] == [*of.dims]:  # there is no other size
@@ -59,15 +62,17 @@ def told(of: Operation, parameters: Iterable[Parameter], launch: Written, bind: 
 
 
 def _sized(of: Operation, launch: Written, bind: dict[str, str]) -> Written:
-    """The launch, where sizes and strides of tensors (`q.size(1)`) are the operation's."""
+    """The launch, where sizes and strides of tensors (`q.size(1)`, `q.numel()`) are the operation's."""
     scope = dict(launch.scope)
     operands = {variable(launch.passed.get(name, "")): of.operand(target) for name, target in bind.items()}
-    sizes_of = re.compile(r"\s*(\w+)\.(size|stride)\(\s*(\d+)\s*\)\s*")
-    asked = {name: found for name, value in launch.scope.items() if (found := sizes_of.fullmatch(value))}
+    asked = {name: found for name, value in launch.scope.items() if (found := TENSORS_SIZE.fullmatch(value.strip()))}
     for name, found in asked.items():
         if not (operand := operands.get(found[1])):
             continue
-        most, n = max(int(one[3]) for one in asked.values() if one[1] == found[1]), int(found[3])
+        if not found[3]:
+            scope[name] = f"({product(list(map(str, operand.shape))) or 1})"
+            continue
+        most, n = max(int(one[3] or 0) for one in asked.values() if one[1] == found[1]), int(found[3])
         shape = [str(size) for size in operand.shape]
         if len(shape) > most + 1 and (most or operand.dtype != "real"):  # fewer dimensions: the outer ones are one
             inner = shape[len(shape) - most :]

@@ -51,6 +51,7 @@ class Binding:
     coverage: bool = False  # branches are counted
     sms: int | None = None
     cap: int = 0  # replaces the numbers that cap a grid
+    arch: int = 0  # replaces __CUDA_ARCH__ in the text
     seconds: float = 0.0  # until a launch is stopped, if another limit than usual
     races: bool = True  # are looked for when it runs
 
@@ -96,6 +97,11 @@ class LocalRunner:
     def atomics(self) -> bool:
         """Whether emulated kernels have used any atomics so far."""
         return gpuless.current().atomics != self._atomics_before
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether an emulated kernel's module has variables that kernels may write to."""
+        return gpuless.current().keeps_state
 
     @property
     def steps(self) -> int:
@@ -150,8 +156,9 @@ def prepare(rung: Rung, operands: Bound, how: Binding, device: Device, scratch: 
         mirror.arrive()
         owned = {n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks}
         tensors = rung.operation.viewed(owned, tensors, operands.values)
-    if how.cap and isinstance(rung, CudaRung):
-        rung = capped(rung, how.cap)
+    if isinstance(rung, CudaRung):
+        rung = capped(rung, how.cap) if how.cap else rung
+        rung = rung.for_architecture(how.arch) if how.arch else rung
     with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, replace(how, races=True)):
         prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
     if mirror:

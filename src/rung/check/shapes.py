@@ -329,6 +329,7 @@ def _by_chance(trial: Trial) -> bool:
 
 MOST_NAMED = 70_000  # GPT-2's sizes are smaller
 _WORD = re.compile(r"\.?\d(?:[eE][+-]|[\w.])*|\w+|<<|>>|\n|\S")
+_REMAINDER = re.compile(r"%\s*(\d+)\s*[=!]=\s*(\d+)")
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[1-9]\d*)[uUlL]*")
 _PROSE = re.compile(r"(\"{3}|'{3}).*?\1|#[^\n]*|\"[^\"\n]{61,}\"|'[^'\n]{61,}'", re.S)  # and no condition
 _TUNED = re.compile(r"^TUNE\b.*?\}", re.M | re.S)
@@ -357,8 +358,10 @@ def sizes_in(source: str, most: int = MOST_NAMED) -> list[int]:
     """The numbers in a source that a dimension may have, the largest first, including what the source calculates from
     numbers and from its names for them. It is read twice, since names may follow their uses, and evaluated from left to
     right: a few superfluous numbers do no harm."""
-    words = [*_WORD.findall(without_comments(source)), "\n"]
-    found, named, before, constant = set[int](), dict[str, int](), list[int | str](), ""
+    text = without_comments(source)
+    words, named = [*_WORD.findall(text), "\n"], dict[str, int]()
+    found = {int(divisor) + int(rest) for divisor, rest in _REMAINDER.findall(text)}
+    before, constant = list[int | str](), ""
     for word, after in itertools.pairwise(words * 2):
         value: int | str = word
         if number := _NUMBER.fullmatch(word):

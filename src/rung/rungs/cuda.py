@@ -103,6 +103,13 @@ class CudaRung(Rung):
         other._purposes = (*self._purposes, purpose)
         return other
 
+    def for_architecture(self, number: int) -> Self:
+        """The same rung with the branches of its text that another __CUDA_ARCH__ takes."""
+        other = copy.copy(self)
+        text = re.sub(r"\b__CUDA_ARCH__\b", "RUNG_CUDA_ARCH", self._whole)
+        other._whole = f'#define RUNG_CUDA_ARCH {number}\n#line 1 "{self.path}"\n{text}'
+        return other
+
     @cached_property
     def align(self) -> header.Expression:
         assert self.path is not None

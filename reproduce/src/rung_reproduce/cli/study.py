@@ -68,8 +68,8 @@ def study(
     if given and name != "attention":
         raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
     from rung.results import store
-    from rung.show.charts import write_svg
     from rung_reproduce import findings
+    from rung_reproduce.show.charts import write_svg
     from rung_reproduce.studies.common import Gpu
 
     answers = []
