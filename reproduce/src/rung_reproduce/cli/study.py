@@ -90,10 +90,8 @@ def study(
                 print(f"Chart: {path}\n" if with_chart else "")
         if not json:
             for f in findings.of_study(one):
-                says, told, why, theirs, ours = f.line(rows)
-                seen = findings.VERDICTS.get(f.judged(rows), "not measured")
-                reason = f" {why}" if seen == told else ""
-                print(f"{f.document.title}: {says} (theirs {theirs}, here {ours or '-'}): {seen}.{reason}")
+                says, verdict, why, theirs, ours = f.line(rows)
+                print(f"{f.document.title}: {says} (theirs {theirs}, here {ours or '-'}): {verdict}. {why}".rstrip())
     if json:
         console.print_json(answers if name == "all" else answers[0])
 
