@@ -68,7 +68,7 @@ def test_the_header_that_was_proposed_gives_the_same_verdict(tmp_path: Path) -> 
     path = tmp_path / "own.cu"
     path.write_text(ONE_ROW)
     bare = checked(path, operation="softmax")
-    subprocess.run([sys.executable, "-m", "rung", "adopt", "softmax", str(path)], check=True, capture_output=True)
+    checked(path, "--quick", "--write", operation="softmax")
     written = checked(path, operation="softmax")
     assert path.read_text().startswith("/*---")
     facts = [(code, [(r["verdict"], r["cases"]) for r in told["results"]]) for code, told in (bare, written)]
