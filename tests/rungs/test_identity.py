@@ -192,7 +192,7 @@ def test_the_index_compiles_what_it_does_not_know_and_nothing_else(monkeypatch: 
     found = compiled_codes.updated([earlier], {})
     assert codes.current(earlier, found)
     assert not codes.current(earlier, compiled_codes.updated([replace(earlier, code=right[:-1] + "x")], {}))
-    monkeypatch.setattr(codes, "built", None)  # what is known is not compiled again
+    monkeypatch.setattr(compiled_codes, "built", None)  # what is known is not compiled again
     assert compiled_codes.updated([earlier], found) == found
     assert compiled_codes.updated([replace(made, code=right)], {}) == {}  # of the text at hand: nothing to know
 
