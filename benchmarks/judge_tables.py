@@ -41,7 +41,8 @@ def machine_speed(rows: Iterable[Row]) -> str:
         return "\nNot measured yet.\n\n"
     kernels = dict.fromkeys(name.rpartition("_")[0] for name in row.metrics)
     modes = ("plain", "counts", "races")
-    lines = [(kernel.replace("_", " "), *(f"{row.metrics[f'{kernel}_{mode}']:.1f}" for mode in modes)) for kernel in kernels]
+    rates = {kernel: [f"{row.metrics[f'{kernel}_{mode}']:.1f}" for mode in modes] for kernel in kernels}
+    lines = [(kernel.replace("_", " "), *rate) for kernel, rate in rates.items()]
     heads = ("million warp instructions per CPU second", "plain", "counting", "with races")
     return markdown.table(heads, lines) + f"On one core ({row.machine.get('cpu', '')}).\n\n"
 
