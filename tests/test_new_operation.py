@@ -121,7 +121,7 @@ def test_a_file_is_known_by_the_words_and_names_of_its_operation(ladders: Path, 
         "__global__ void amplify(const float* signal, const float factor, float* y, int n) {\n"
         "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) y[i] = factor * signal[i];\n}\n"
     )
-    code, _, err = rung("--ladders", ladders, "adopt", file)
+    code, _, err = rung("--ladders", ladders, "check", file, "--quick", "--write")
     assert code == 0, err
     header = file.read_text().partition("---*/")[0]
     assert 'signal = "x"' in header and 'y = "out"' in header

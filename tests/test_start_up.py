@@ -16,6 +16,7 @@ from rung.operation import Operation, folders
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
+PROGRAM = Path(__file__).parents[1] / "gpuless/tests/programs/right/adamw.cu"
 RUN = """
 import sys
 from rung.cli import main
@@ -38,12 +39,16 @@ except SystemExit as end:
         ["results", "--op", "matmul"],
         ["study"],
         ["new", "layernorm", "my_idea.cu"],
+        ["inspect", "layernorm/2", "--arch", "sm_90"],
+        ["roofline", "layernorm"],
+        ["report"],
+        pytest.param(["count", str(PROGRAM)], marks=pytest.mark.slow),
         ["bench", "--help"],
         ["generate", "--help"],
     ],
     ids=" ".join,
 )
-def test_reading_verbs_do_without_torch(words: list[str], tmp_path: Path) -> None:
+def test_verbs_do_without_torch(words: list[str], tmp_path: Path) -> None:
     env = {**os.environ}
     command = [sys.executable, "-c", RUN, *words]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)

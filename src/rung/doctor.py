@@ -219,17 +219,15 @@ def _tools() -> Iterator[Finding]:
     found = sass.disassembler()
     mend = "pip install nvidia-cuda-nvdisasm; for what rung checks and counts without a GPU."
     yield Finding("disassembler", "works" if found else "missing", str(found or "no nvdisasm"), "" if found else mend)
-    from rung.profile import ncu, sanitize
+    from rung.profile import ncu
 
-    purposes = {"ncu": (ncu.find, "rung profile"), "compute-sanitizer": (sanitize.find, "rung check --sanitize")}
-    for tool, (find, verb) in purposes.items():
-        try:
-            path = find()
-        except RungError as problem:
-            yield Finding(tool, "missing", str(problem), f"only for `{verb}`.")
-        else:
-            number = re.search(r"\d+\.\d+[\d.]*", _output(path, "--version"))
-            yield Finding(tool, "works", f"{number.group() if number else ''} {path}".strip())
+    try:
+        path = ncu.find()
+    except RungError as problem:
+        yield Finding("ncu", "missing", str(problem), "only for `rung profile`.")
+    else:
+        number = re.search(r"\d+\.\d+[\d.]*", _output(path, "--version"))
+        yield Finding("ncu", "works", f"{number.group() if number else ''} {path}".strip())
 
 
 def _cluster() -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from gpuless.base.expressions import Number, evaluate, evaluate_int, product
 from rung import plugins
-from rung.dtypes import DTYPES, Dtype, element
+from rung.dtypes import DTYPES, Dtype, element, element_size
 from rung.errors import RungError
 from rung.inputs import Change
 from rung.lazy import torch
@@ -249,7 +249,7 @@ class Operation:
 
     def size_of(self, operand: Operand, values: Values, dtype: Dtype) -> int:
         """The bytes of an operand."""
-        return math.prod(operand.size(values)) * element(operand.dtype, dtype).itemsize
+        return math.prod(operand.size(values)) * element_size(operand.dtype, dtype)
 
     def viewed(self, owned: Tensors, names: Iterable[str], values: Values) -> Tensors:
         """The named operands, of which some are views of the tensors given."""

@@ -338,14 +338,13 @@ def test_the_compiler_tells_an_error_before_anything_runs(tmp_path: Path) -> Non
 
 
 @needs_compiler
-def test_adopt_writes_the_header_into_the_file(tmp_path: Path) -> None:
+def test_the_header_is_written_into_the_file(tmp_path: Path) -> None:
     path = tmp_path / "layernorm.cu"
     text = (FOREIGN / "layernorm_floatx.cu").read_text()
     path.write_text(text)
-    assert rung_line("adopt", str(path)).returncode == 0
+    assert rung_line("check", str(path), "--quick", "--write").returncode == 0
     assert path.read_text().startswith("/*---\n")
     assert path.read_text().endswith(text)
-    assert rung_line("adopt", str(path)).returncode == 2  # it has a header now
 
 
 @needs_compiler
@@ -361,7 +360,7 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
     assert result.returncode == 3 * (name in TOLD), result.stdout + result.stderr
     assert TOLD.get(name, "") in result.stdout + result.stderr
     if line := re.search(r"needs the line (needs = \[.*?\])", result.stdout):
-        assert rung_line("adopt", *named).returncode == 0
+        assert rung_line("check", *named, "--quick", "--write").returncode == 3
         text = re.sub(r"^needs = .*\n", "", path.read_text(), count=1, flags=re.MULTILINE)
         path.write_text(text.replace("\n[bind]", f"\n{line[1]}\n[bind]", 1))
         result = rung_line("check", *named)
@@ -542,7 +541,7 @@ def test_only_the_code_of_the_launched_kernel_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["softmax", "attention"])
 def test_an_operations_operands_and_sizes_are_listed(name: str) -> None:
     of = catalogue.operation(name)
-    told = json.loads(rung_line("show", name, "--operands", "--json").stdout)
+    told = json.loads(rung_line("show", name, "--json").stdout)
     assert [one["name"] for one in told["operands"]] == [o.name for o in of.operands]
     assert (told["dims"], told["scalars"].keys()) == ([*of.dims], of.scalars.keys())
 

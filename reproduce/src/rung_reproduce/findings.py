@@ -91,19 +91,22 @@ class Finding:
             held = [self.holds(fact, rows) for fact in self.facts]
             if None in held or not all(held):
                 return "" if None in held else "otherwise"
-            return "unseen" if not held else "lost" if self._hardly(rows) else "same"
+            return "unseen" if not held else "lost" if "lost" in self._each(rows) else "same"
         if BEST in self.by:
             costs = self.costs(rows)
             return "" if costs is None else "same" if costs < SMALL else "other"
-        each = {self._compared(ours, theirs, than) for ours, theirs, than in self._numbers(rows)}
+        each = set(self._each(rows))
         if "" in each or len(each) == 1:
             return "" if "" in each else each.pop()
-        borne = {"same"} if LEVEL in self.by else BORNE
-        return "sizes" if each <= borne else "varies" if each & borne else "otherwise"
+        return "sizes" if each <= self._borne else "varies" if each & self._borne else "otherwise"
 
-    def _hardly(self, rows: Sequence[Row]) -> bool:
-        """Whether a comparison that holds is one of figures that hardly differ, where theirs do."""
-        return any(self._compared(*numbers) == "lost" for numbers in self._numbers(rows))
+    @property
+    def _borne(self) -> set[str]:
+        return {"same"} if LEVEL in self.by else BORNE
+
+    def _each(self, rows: Sequence[Row]) -> list[str]:
+        """The verdict of each case."""
+        return [self._compared(*numbers) for numbers in self._numbers(rows)]
 
     def _numbers(self, rows: Sequence[Row]) -> list[tuple[float | None, float | None, str]]:
         """Of each case ours, theirs, and "more" or "less" where that is all that they say."""
@@ -164,9 +167,11 @@ class Finding:
         judged = self.judged(rows)
         if judged == "other":
             return f"{VERDICTS[judged]} (theirs takes {100 * math.expm1(self.costs(rows) or 0):.0f} % longer)"
-        against = f" (against {self.neutral:g})" if self.figures and self.neutral != 1.0 else ""
         if judged not in SIZED:
-            return VERDICTS[judged] + (against if judged else "")
+            each = self._each(rows)
+            notes = [f"{sum(v in self._borne for v in each)} of {len(each)}"] if judged == "varies" else []
+            notes += [f"against {self.neutral:g}"] if judged and self.figures and self.neutral != 1.0 else []
+            return VERDICTS[judged] + (f" ({', '.join(notes)})" if notes else "")
         ours, theirs, _ = zip(*self._numbers(rows), strict=True)
         told = []
         for where, values in (("there", theirs), ("here", ours)):

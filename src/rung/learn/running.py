@@ -21,7 +21,7 @@ from gpuless.counts.counters import Launched
 from gpuless.facts import gpus
 from gpuless.facts.limits import limits
 from gpuless.session import require_fit
-from rung.dtypes import ELEMENTS, Dtype
+from rung.dtypes import Dtype, element_name
 from rung.errors import EmulatorFault, RungError
 from rung.learn.checked import checked
 from rung.operation import Operand, Values
@@ -70,10 +70,6 @@ class Ran:
     unwritten: EmulatorFault | None = None  # a read of shared memory that nothing had written
     tensors: tuple[Tensor, ...] = ()
     blocks: int = 0  # of all launches
-
-
-def kind_of(operand: str, dtype: Dtype) -> str:
-    return ELEMENTS[dtype.stored if operand == "real" else operand]
 
 
 def run(
@@ -132,7 +128,7 @@ def _run_cuda(
             cubin, build = nvrtc.compile_cubin(tested.with_lines, machine.ARCH), tested
     cubin = cubin or nvrtc.compile_cubin(build.with_lines, machine.ARCH)
     buffers = {
-        name: _array(name, tuple(evaluate_int(s, names, name) for s in b.shape), kind_of(b.dtype, dtype), written=True)
+        name: _array(name, [evaluate_int(s, names, name) for s in b.shape], element_name(b.dtype, dtype), written=True)
         for name, b in rung.header.buffers.items()
     }
     for name in (n for n, b in rung.header.buffers.items() if b.zero or b.zero_once):
@@ -190,7 +186,7 @@ def _run_triton(rung: PythonRung, call: Call, ran: Ran, settings: gpuless.Settin
 
 
 def _tensor(operand: Operand, values: Values, dtype: Dtype, given: Arrays, shifted: int) -> Tensor:
-    kind = kind_of(operand.dtype, dtype)
+    kind = element_name(operand.dtype, dtype)
     tensor = _array(operand.name, operand.size(values), kind, written=operand.written, shifted=shifted)
     if operand.name in given:
         tensor.values[...] = given[operand.name]

@@ -67,7 +67,7 @@ class Unbound(RungError):
 
     def __init__(self, of: Operation, path: Path, kernels: Sequence[str], why: str = "") -> None:
         self.path, self.kernels = path, kernels
-        header = f"`rung check {of.name} {path}` finds out how it is called, and `rung adopt` writes its header"
+        header = f"`rung check {of.name} {path}` finds out how it is called, and `--write` writes its header"
         super().__init__(why or f"{path} has no header: {header}.")
 
 

@@ -372,6 +372,7 @@ class Variables:
             if len(data)
         ]
         self.constants, self.pointers = self._sections[".nv.constant3"], self._sections[".nv.constant4"]
+        self.written = any(name.startswith(".nv.global") and len(data) for name, data in self._sections.items())
 
     def address(self, name: str) -> int | None:
         found = self._known.get(name)

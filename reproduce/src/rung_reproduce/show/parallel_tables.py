@@ -7,9 +7,9 @@ from typing import Any
 
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import charts
-from rung.show.markdown import ms, picture, table, times
 from rung_reproduce import sources
+from rung_reproduce.show import charts
+from rung_reproduce.show.markdown import ms, picture, table, times
 
 GPU = ("CUDA, linear softmax", "CUDA, tree softmax", "CUDA, flash", "torch SDPA on the GPU")
 RANKS = ("MPI ring, 1 rank", "MPI ring, 2 ranks", "MPI ring, 4 ranks")

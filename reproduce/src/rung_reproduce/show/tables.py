@@ -1,4 +1,4 @@
-"""The generated parts and pictures of this package, for `make tables`: rung.show.tables finds them by entry point."""
+"""The generated parts and pictures of this package, for `make tables`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import partial
 
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show.markdown import picture, table, times
 from rung_reproduce import sources
 from rung_reproduce.show import attention_text_chart, page, parallel_tables
+from rung_reproduce.show.markdown import picture, table, times
 
 
 def tables(gpu: Figures, cpu: Figures, rows: Sequence[Row]) -> tuple[dict[str, Callable[[], str]], dict[str, str]]:

@@ -16,7 +16,6 @@ from rung.models import family
 from rung.models import weights as model_weights
 from rung.models.cache import Cache
 from rung.models.family import Config
-from rung.models.gpu.direct import write_texts
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import GpuBackend
 from rung.models.plan import TorchPlan
@@ -24,10 +23,11 @@ from rung.models.plans import make_plan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
 from rung.rungs import catalogue, identity
-from rung.show import charts
-from rung.show.charts import Found
 from rung_reproduce.climbs import course
 from rung_reproduce.climbs import model as generation
+from rung_reproduce.direct import write_texts
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, times
 
 POSITIONS = (8, 64, 128, 256, 512, 768, 1000)

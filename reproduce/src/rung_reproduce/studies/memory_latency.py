@@ -10,9 +10,9 @@ import torch
 
 from gpuless.launch import Build, LaunchConfig, Module
 from rung.errors import RungError
-from rung.show import charts
-from rung.show.charts import Found
 from rung_reproduce import sources
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, need_gpu
 
 KERNELS = ("chase_global", "chase_shared", "store_global", "store_shared")
