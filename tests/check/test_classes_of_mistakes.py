@@ -13,11 +13,11 @@ from rung.check.judge import check
 from rung.check.report import THOROUGH, CheckRequest, Failure, Report
 from rung.check.runner import LocalRunner
 from rung.check.schedule import Procedure
-from rung.check.shapes import sizes_in
 from rung.check.trial import Trials
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.rungs import catalogue
+from rung.rungs.numbers import sizes_in
 
 COPY = """/*---
 idea = "One thread per element."

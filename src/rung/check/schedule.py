@@ -30,7 +30,7 @@ from gpuless.facts import gpus
 from rung.check.advice import Advice
 from rung.check.guarded_memory import ALL, STRICTEST, Placement
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
-from rung.check.runner import Binding, capped
+from rung.check.runner import Binding
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
 from rung.check.trial import NEVER, ORDERS, SEEDS, WRONG, Ran, Trial, Trials, alignment_of, largest, quick, widest
 from rung.errors import CompileError, EmulatorFault, RungError, TooLarge
@@ -327,7 +327,7 @@ class Procedure:
         rung, trials = self.rung, self.trials
         if not self.emulated or not isinstance(rung, CudaRung):
             return
-        few, more = capped(rung, FEW_BLOCKS), capped(rung, 1 << 30)
+        few, more = rung.capped(FEW_BLOCKS), rung.capped(1 << 30)
         if few.header == rung.header:
             return
 
