@@ -16,7 +16,7 @@ def new(
     file: Annotated[Path, typer.Argument(help="The new file: a .cu or, for Triton, a .py.")],
     folder: Annotated[Path, typer.Option(help="Where the file is written.")] = Path(),
 ) -> None:
-    """Write a working kernel to start from: a copy of the ladder's first rung in CUDA (in Triton for a .py), or of the one named."""
+    """Write a working kernel to start from: a copy of the rung named, or of the first in CUDA (for a .py in Triton)."""
     from rung.rungs import catalogue
 
     of = catalogue.operation(operation.partition("/")[0])
