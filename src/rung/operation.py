@@ -175,7 +175,7 @@ class Operation:
     def __post_init__(self) -> None:
         roles = {o.role for o in self.operands}
         if not roles <= {"in", "out", "inout"} or roles <= {"in"}:  # nothing would be compared
-            raise RungError(f"{self.name} has operands {', '.join(sorted(roles))}; a role is in, out or inout, one out.")
+            raise RungError(f"{self.name} has {', '.join(sorted(roles))}; a role is in, out or inout, one is out.")
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""
