@@ -175,7 +175,8 @@ class Operation:
     def __post_init__(self) -> None:
         roles = {o.role for o in self.operands}
         if not roles <= {"in", "out", "inout"} or roles <= {"in"}:  # nothing would be compared
-            raise RungError(f"{self.name} has {', '.join(sorted(roles))}; a role is in, out or inout, one is out.")
+            given = ", ".join(sorted(roles))
+            raise RungError(f"{self.name} has operands with roles {given}; take in, out or inout, one is a result.")
 
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""
