@@ -70,10 +70,10 @@ measure: $(READY)
 	$(BIN)/python benchmarks/measure.py
 
 tables: $(READY)
-	$(BIN)/python -m rung.show.tables
+	$(BIN)/python benchmarks/tables.py
 
 tables-check: $(TEST_READY)  # rungs in Triton among them
-	$(BIN)/python -m rung.show.tables --check
+	$(BIN)/python benchmarks/tables.py --check
 
 docs: $(DOCS)
 	$(BIN)/mkdocs build --strict --site-dir build/site

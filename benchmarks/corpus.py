@@ -26,13 +26,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import sanitize
 from judging import REFUSED, TESTS, copy_headers, run
-
 from rung import adopt
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.operation import Case
-from rung.profile import sanitize
 from rung.results import machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue

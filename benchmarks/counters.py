@@ -12,13 +12,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import counter_tables
 from rung.dtypes import DTYPES
 from rung.profile import emulated
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
-from rung.show import counter_tables
 
 
 def counted(row: Row) -> Row:

@@ -20,6 +20,7 @@ from rung.check.operands import Operands
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.profile import emulated
+from rung.profile.counted import PATIENCE
 from rung.results import machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue
@@ -34,7 +35,7 @@ def seconds(subject: Subject, counting: bool) -> float:
     operands = Operands(rung.operation, values, real, rung.operand_names, 1, device="cpu")
     found = []
     with contextlib.ExitStack() as here:
-        here.enter_context(gpuless.under(counters=counting, poison=False, seconds=emulated.PATIENCE))
+        here.enter_context(gpuless.under(counters=counting, poison=False, seconds=PATIENCE))
         if counting:
             here.enter_context(gpuless.current().recorded())
         prepared = rung.prepare(operands.tensors, values, real, device="emulator")

@@ -27,11 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import llama
-import llama_cpp
 import torch
 import transformers
 
+import llama
+import llama_cpp
 import rung
 from gpuless.base.processors import processors
 from rung.models.cpu import build

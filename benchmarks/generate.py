@@ -30,13 +30,13 @@ from typing import Any
 import torch
 
 import rung
+from generation_tables import COMPILED, STATIC
 from rung.errors import RungError
 from rung.models import weights as model_weights
 from rung.models.drafts import NGRAM
 from rung.models.family import RANDOM, Config, config_of
 from rung.models.gpt2.rungs import few_rows_rung
 from rung.models.gpu.batched_prefill import Prefill
-from rung.models.gpu.direct import logits_after, write_texts
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.scoring import GpuScorer
 from rung.models.gpu.session import dims
@@ -47,8 +47,8 @@ from rung.models.weights import Weights
 from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
-from rung.show.generation_tables import COMPILED, STATIC
-from rung.show.markdown import headline
+from rung.show.row_text import headline
+from rung_reproduce.direct import logits_after, write_texts
 
 PROMPT, NEW = 8, 512
 BATCH = 128  # tokens of prompt and of text where there are several

@@ -157,8 +157,9 @@ def host(work: Callable[[], object]) -> None:
 
 def peer(name: str) -> Any:
     """transformers' model with random weights."""
-    from llama import theirs
     from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config
+
+    from llama import theirs
 
     if name.startswith("gpt2"):
         config: Any = GPT2Config(bos_token_id=0, eos_token_id=None)

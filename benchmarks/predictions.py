@@ -16,6 +16,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import counter_tables
+import prediction_tables
 from gpuless import timing
 from rung.dtypes import DTYPES
 from rung.errors import RungError
@@ -24,7 +26,6 @@ from rung.results import current, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Subject
-from rung.show import counter_tables, prediction_tables
 
 
 def predicted(row: Row, gpu: str) -> Row:

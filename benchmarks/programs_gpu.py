@@ -19,9 +19,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import sanitize
 from gpuless.program import building, execution, toolkit
 from rung.errors import RungError
-from rung.profile import sanitize
 from rung.results import machine, store
 from rung.results.row import Row
 

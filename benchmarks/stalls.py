@@ -18,6 +18,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import counter_tables
+import prediction_tables
 from gpuless import timing
 from gpuless.counts.counters import places
 from rung.dtypes import DTYPES
@@ -27,7 +29,6 @@ from rung.results import current, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Subject
-from rung.show import counter_tables, prediction_tables
 
 AT_ONCE = 25  # rungs of one process
 

@@ -27,6 +27,7 @@ ORDER = (
     ("rungs",),
     ("cuda",),
     ("quantised",),
+    ("explain",),
     ("operation",),
     ("dtypes", "precision", "inputs"),
     ("lines",),

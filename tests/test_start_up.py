@@ -16,6 +16,7 @@ from rung.operation import Operation, folders
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 
+PROGRAM = Path(__file__).parents[1] / "gpuless/tests/programs/right/adamw.cu"
 RUN = """
 import sys
 from rung.cli import main
@@ -38,16 +39,27 @@ except SystemExit as end:
         ["results", "--op", "matmul"],
         ["study"],
         ["new", "layernorm", "my_idea.cu"],
+        ["inspect", "layernorm/2", "--arch", "sm_90"],
+        ["roofline", "layernorm"],
+        ["report"],
+        pytest.param(["count", str(PROGRAM)], marks=pytest.mark.slow),
         ["bench", "--help"],
         ["generate", "--help"],
     ],
     ids=" ".join,
 )
-def test_reading_verbs_do_without_torch(words: list[str], tmp_path: Path) -> None:
+def test_verbs_do_without_torch(words: list[str], tmp_path: Path) -> None:
     env = {**os.environ}
     command = [sys.executable, "-c", RUN, *words]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.stderr.splitlines()[-1] == "[] 0", done.stderr
+
+
+@pytest.mark.parametrize("words", [["check", "relu/1"], ["count", "relu/1"], ["generate", "Hi"]], ids=" ".join)
+def test_where_torch_is_not_installed_a_verb_that_needs_it_says_so(words: list[str]) -> None:
+    program = f"import sys; sys.modules['torch'] = None\n{RUN}"
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
+    assert "pip install torch" in done.stderr and done.stderr.splitlines()[-1].endswith(" 2"), done.stderr
 
 
 def test_text_on_a_cpu_does_without_rungs_and_what_compiles_them() -> None:

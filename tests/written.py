@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rung.models.gpu.direct import write_texts
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import GpuBackend
+from rung_reproduce.direct import write_texts
 
 
 def written(engine: GpuSteps, prompts: Sequence[Sequence[int]], limits: Sequence[int], **how: Any) -> Iterator[list[int]]:

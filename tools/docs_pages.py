@@ -18,7 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[1] / folder) for folder in ("tools", "benchmarks"))
 import ladder_pages
 from rung.learn import FOLDER, KINDS, Exercise, chapters, web
 from rung.rungs import catalogue

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from functools import cache
 from html import escape
 
+import climb_chart
 from rung.results import store
-from rung.results.current import Figures, Ladder, short, time_text
+from rung.results.current import Figures, Ladder, label, of_gpu, short, time_text
 from rung.results.row import Row
 from rung.rungs import catalogue, difference
 from rung.rungs.base import Rung
-from rung.show import charts, climb_chart, colours, drawings, tables
+from rung.show import charts, colours, drawings
 from rung.show.report.ladder import speed
 from rung.show.report.markup import patch, prose
 
@@ -25,7 +26,7 @@ PLACE = re.compile(r'<div id="(back|drawing|climb|rungs)-here"></div>')
 @cache
 def _rows() -> tuple[Figures, dict[str, Row]]:
     rows = store.published()
-    return tables.figures(rows)[0], drawings.stored(rows)
+    return of_gpu(rows, None), drawings.stored(rows)
 
 
 def markdown(readme: str, name: str) -> str:
@@ -71,7 +72,7 @@ def _opening(rungs: Sequence[Rung], ladder: Ladder | None, drawn: dict[str, Row]
     parts = []
     for rung in dict.fromkeys(r for r in (known[0] if known else None, best) if r is not None):
         row = drawn[rung.full_name]
-        title = f'<a href="#{rung.name}">{escape(climb_chart.label(rung.name))}</a>'
+        title = f'<a href="#{rung.name}">{escape(label(rung.name))}</a>'
         where = f"<small>{escape(f'{row.dtype} {row.shape}')}, as the emulator ran it</small>"
         head = f"<p><strong>Who computes what: {title}</strong> {where}</p>"
         parts.append(f'<div class="drawn">{head}{row.detail["work"]}</div>')
@@ -85,12 +86,12 @@ def _steps(ladder: Ladder) -> str:
     leader = ""
     for figure in ours:
         ahead = figure.us < best
-        mark = "fastest so far" if ahead else f"slower than {climb_chart.label(leader)}"
+        mark = "fastest so far" if ahead else f"slower than {label(leader)}"
         if ahead:
             best, leader = figure.us, figure.name
         items.append(
             f'<li class="{"ahead" if ahead else "behind"}"><a href="#{figure.name}">'
-            f"{escape(climb_chart.label(figure.name))}</a> <b>{time_text(figure.us)} µs</b> <em>{escape(mark)}</em><br>"
+            f"{escape(label(figure.name))}</a> <b>{time_text(figure.us)} µs</b> <em>{escape(mark)}</em><br>"
             f"{prose(short(figure.rung.idea))}.</li>"
         )
     gpu = ours[0].row.gpu if ours else ""
@@ -115,7 +116,7 @@ def _card(rung: Rung, ladder: Ladder | None, drawn: dict[str, Row]) -> str:
         card += f"<p>What changed from {escape(parent.full_name)}:</p>"
         card += f"<div data-search-exclude>{patch(changes[:MOST_CHANGES])}</div>" + more * (len(changes) > MOST_CHANGES)
     return (
-        f'<details class="rung" id="{rung.name}"><summary><b>{escape(climb_chart.label(rung.name))}</b> '
+        f'<details class="rung" id="{rung.name}"><summary><b>{escape(label(rung.name))}</b> '
         f"<span>{escape(first)}</span><br>{prose(short(rung.idea))}.</summary>{card}</details>"
     )
 

@@ -28,8 +28,8 @@ import mutation_tables
 from gpuless.base.files import read_text
 from gpuless.compile import elf, nvrtc
 from gpuless.compile.source import code_only
+from rung.apart import work_through
 from rung.check.judge import check, device_named
-from rung.check.processes import work_through
 from rung.check.report import ALONE, THOROUGH, Effort, Report
 from rung.check.runner import LocalRunner
 from rung.check.sandbox import Sandbox
@@ -99,7 +99,8 @@ def mutate(work: Sequence[MutantTask], *, jobs: int, niceness: int = 0, until: f
     """A row for each mutant, as soon as it is judged, as far as time allows; one that ends the process or takes too
     long is refused."""
     groups = [[trial] for trial in work]
-    yield from work_through(groups, judge, _row, jobs=jobs, seconds=SECONDS, niceness=niceness, until=until)
+    how: dict[str, Any] = {"jobs": jobs, "seconds": SECONDS, "niceness": niceness, "until": until}
+    yield from work_through(groups, judge, _row, ("torch", "rung.check.judge"), **how)
 
 
 def _row(trial: MutantTask, reason: str, verdict: str = "failed") -> Row:

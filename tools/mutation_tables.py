@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from rung.results.row import Row
-from rung.show import markdown
+from rung_reproduce.show import markdown
 
 EQUIVALENT = "equivalent:"
 

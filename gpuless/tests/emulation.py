@@ -56,7 +56,8 @@ def run(
     name = kernel or kernels_in(source)[0]
     chosen = {"seconds": ENDLESS, **launch.pop("settings", {})}
     settings = gpuless.Settings(order=order, seed=seed, **chosen)  # type: ignore[arg-type]
-    build = Build(source, "test.cu", (name,), tuple(launch.pop("defines", ())), include=(INCLUDE,))
+    defines, options = tuple(launch.pop("defines", ())), tuple(launch.pop("options", ()))
+    build = Build(source, "test.cu", (name,), defines, options, include=(INCLUDE,))
     parameters = kernel_parameters(source, name, "test.cu")
     kinds = ["pointer" if p.pointer else KINDS[p.ctype] for p in parameters]
     config = LaunchConfig(_three(grid), _three(block), **launch)

@@ -573,11 +573,11 @@ __global__ void rows(float* x, float* out) {
 
 
 BLOCKS_READ = """
-__global__ void k(float* x, float* out) {
-    const unsigned i = threadIdx.x, block = blockIdx.x;
-    if (block != LATE) out[block * 32 + i] = READ;
-    if (block == WRITER && (i == 5 || ALL)) x[i] = 1;
-    if (block == LATE) out[block * 32 + i] = READ;
+__global__ void k(float* x, float* out, int writer, int late, int all) {
+    const int i = threadIdx.x, block = blockIdx.x;
+    if (block != late) out[block * 32 + i] = READ;
+    if (block == writer && (i == 5 || all)) x[i] = 1;
+    if (block == late) out[block * 32 + i] = READ;
 }"""
 
 
@@ -590,11 +590,11 @@ __global__ void k(float* x, float* out) {
 )  # fmt: skip
 def test_one_of_many_blocks_writes_what_all_read(read: str, order: str) -> None:
     x, out = torch.zeros(32), torch.zeros(6 * 32)
+    how = {"grid": 6, "order": order, "defines": [("READ", read)]}
     for writer in (0, 3, 5):
         for late in (7, writer):
-            defines = [("READ", read), ("WRITER", str(writer)), ("LATE", str(late)), ("ALL", str(writer % 2))]
-            race_of(BLOCKS_READ, x, out, grid=6, order=order, defines=defines)
-    check(BLOCKS_READ, x, out, grid=6, order=order, defines=[("READ", read), ("WRITER", "7"), ("LATE", "7"), ("ALL", "1")])
+            race_of(BLOCKS_READ, x, out, writer, late, writer % 2, **how)
+    check(BLOCKS_READ, x, out, 7, 7, 1, **how)
 
 
 @pytest.mark.parametrize("left_out", [0, 1, 2, None])

@@ -243,6 +243,20 @@ def test_atomics_count_exactly() -> None:
     assert (l.item(), f.item(), d.item()) == (120 << 33, 60.0, 30.0)
 
 
+@pytest.mark.parametrize("apart", [0, 3])
+@pytest.mark.parametrize(("type_", "sign"), [("signed char", -1), ("unsigned char", 1), ("short", -1), ("unsigned short", 1), ("int", -1), ("long long", -1)])  # fmt: skip
+def test_lanes_read_constants_of_any_width_at_an_index(type_: str, sign: int, apart: int) -> None:
+    source = f"""
+    __constant__ {type_} table[32] = {{{", ".join(str(sign * (i + 100)) for i in range(32))}}};
+    __global__ void k(long long* out, int apart, int first) {{ out[threadIdx.x] = table[(threadIdx.x * apart + first) % 32]; }}
+    """
+    out = torch.zeros(64, dtype=torch.int64)
+    run(source, out, apart, 7, block=64)
+    wrap = {"signed char": 128}.get(type_, 1 << 62)
+    expected = [sign * ((i * apart + 7) % 32 + 100) for i in range(64)]
+    assert out.tolist() == [value + 2 * wrap if value < -wrap else value for value in expected]
+
+
 def test_constant_memory_is_set_and_too_much_is_refused() -> None:
     source = """
     __constant__ float weight[6];

@@ -58,6 +58,66 @@ def test_lanes_leave_a_region_whose_barrier_a_called_function_has_saved() -> Non
 
 
 @of_the_machine
+def test_lanes_return_while_others_wait_for_the_whole_warp() -> None:
+    run_code("""
+        S2R R0, SR_TID.X
+        ISETP.GE.AND P0, PT, R0, 0x8, PT
+        ISETP.GE.AND P1, PT, R0, 0x10, PT
+        @P1 BRA 0x80
+        @P0 BRA 0x60
+        BRA 0x90
+        EXIT
+        IADD3 R0, R0, 0x1, RZ
+        IADD3 R0, R0, 0x1, RZ
+        WARPSYNC.ALL
+        EXIT
+    """)
+
+
+def test_lanes_of_different_calls_in_a_recursion_do_not_come_together() -> None:
+    """Code for debuggers has a barrier of convergence in each call, whose lanes wait at one place."""
+    source = """
+    __device__ __noinline__ unsigned f(unsigned n, unsigned x) { return n % 6u == 0u ? x : f(n % 6u - 1u, x * 3u + n) + (x & 1u); }
+    extern "C" __global__ void k(int* out, const int* in) {
+        unsigned (*g)(unsigned, unsigned) = f, made = g(in[threadIdx.x], 31);
+        for (int i = 0; i < 2; i++) out[threadIdx.x + 64 * i] = made;
+    }"""
+    given = torch.arange(64, dtype=torch.int32) ** 3 * 77 // 16
+    plain, debugged = torch.zeros(128, dtype=torch.int32), torch.zeros(128, dtype=torch.int32)
+    run(source, plain, given, block=64)
+    run(source, debugged, given, block=64, options=("--device-debug",))
+    assert torch.equal(plain, debugged) and plain.any()
+
+
+def test_a_stack_that_recursion_makes_unknown_has_room_for_the_kernels_own_arrays() -> None:
+    source = """
+    __device__ __noinline__ int f(int n, int* box) { if (n < 1) return box[n & 255]; box[n]++; return f(n - 1, box) + f(n - 3, box); }
+    extern "C" __global__ void k(int* v) { int box[500]; for (int i = 0; i < 500; i++) box[i] = i * i; v[threadIdx.x] = f(threadIdx.x % 7, box) + box[threadIdx.x]; }
+    """
+    plain, debugged = torch.arange(64, dtype=torch.int32), torch.arange(64, dtype=torch.int32)
+    run(source, plain, block=64)
+    run(source, debugged, block=64, options=("--device-debug",))
+    assert torch.equal(plain, debugged)
+
+
+def test_code_for_debuggers_names_variables_of_each_module() -> None:
+    source = """
+    __device__ int table[4] = {7, 8, 9, 10};
+    extern "C" __global__ void k(int* out) {
+        __shared__ int box[32];
+        box[threadIdx.x] = threadIdx.x + table[2];
+        __syncthreads();
+        out[threadIdx.x] = box[31 - threadIdx.x];
+        if (threadIdx.x == 0) table[2]++;
+    }"""
+    modules = [load(source, options=("--device-debug",)) for _ in range(2)]
+    for module, first in [(modules[0], 40), (modules[0], 41), (modules[1], 40)]:
+        out = torch.zeros(32, dtype=torch.int32)
+        module.launch("k", LaunchConfig((1, 1, 1), (32, 1, 1)), [("pointer", out)])
+        assert out.tolist() == [first - i for i in range(32)]
+
+
+@of_the_machine
 def test_only_lanes_with_the_predicate_return() -> None:
     run_code("""
         S2R R0, SR_TID.X

@@ -509,6 +509,7 @@ int main()
     assert lacking.returncode == 2 and "omp_get_thread_num" in lacking.stderr
 
 
+@pytest.mark.slow
 def test_register_variables_and_the_policies_of_thrusts_back_end_compile(tmp_path: Path) -> None:
     source = tmp_path / "old.cu"
     source.write_text("""#include <cstdio>

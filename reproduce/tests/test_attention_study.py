@@ -209,7 +209,8 @@ def test_variants_know_which_rungs_are_flash_attention() -> None:
 def row(name: str, seconds: float | None, *, kind: str = "cuda", flash: bool = False, written: int = 20) -> Row:
     """Rows of 20 tokens after a prompt of 8; naive torch takes 2 s."""
     detail = {"step": 0, "idea": "", "language": kind, "flash": flash}
-    made = Row(kind="climb", what="gpt2", part=name, options={"study": "attention", "new_tokens": 20}, detail=detail)
+    options = {"study": "attention", "new_tokens": 20}
+    made = Row(kind="climb", what="gpt2", part=name, dtype="float32", options=options, detail=detail)
     if seconds is None:
         reason = "its text differs from naive torch's at token 3"
         return replace(made, verdict="failed", reason=reason, metrics={"same_tokens": 2.0})

@@ -14,9 +14,10 @@ from rung.models.load import load
 from rung.models.weights import Linear, read_weights
 from rung.results.row import Row as Result
 from rung.show import model_chart
-from rung.show.charts import write_svg
 from rung_reproduce.climbs import model
 from rung_reproduce.climbs.model import DIVERGENCE, Climb, Climbed, Climber, Step
+from rung_reproduce.show.charts import write_svg
+from rung_reproduce.show.model_chart import chart
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_the_climb_is_drawn_in_colours_of_its_own(tmp_path: Path) -> None:
     climbed = Climb("gpt2", 8, 16, "torch float32", 4e12)
     climbed.rows.append(Climbed("03_appended", "", "float32", tokens_per_second=500.0, of_bandwidth=0.25))
     picture = tmp_path / "climb.svg"
-    write_svg(model_chart.chart(model_chart.steps([climbed.result(0, "random")])), picture)
+    write_svg(chart(model_chart.steps([climbed.result(0, "random")])), picture)
     assert "03 appended" in picture.read_text() and "var(--" not in picture.read_text()
 
 

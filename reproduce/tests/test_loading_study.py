@@ -14,7 +14,7 @@ from rung.models import weights as model_weights
 from rung.models.family import Config
 from rung.models.gpu.loading import Span
 from rung.models.weights import read_weights
-from rung.show.timeline import Lane, Timeline, joined
+from rung_reproduce.show.timeline import Lane, Timeline, joined
 from rung_reproduce.studies import loading
 from rung_reproduce.studies.loading import PIPELINED, SERIAL, Run
 

@@ -18,7 +18,7 @@ ORDER = (
     ("parallel",),
     ("atlas",),
     ("items", "findings"),
-    ("sources",),
+    ("sources", "direct"),
 )
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}
 

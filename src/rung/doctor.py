@@ -45,7 +45,8 @@ def examine() -> Iterator[Finding]:
         try:
             yield from part()
         except Exception as problem:  # unforeseen errors are reported, too
-            yield Finding(part.__name__.strip("_"), "broken", first_line(problem), "please report this.")
+            lacking = isinstance(problem, ModuleNotFoundError) and f"pip install {problem.name}."
+            yield Finding(part.__name__.strip("_"), "broken", first_line(problem), lacking or "please report this.")
 
 
 def _python() -> Iterator[Finding]:
@@ -219,17 +220,15 @@ def _tools() -> Iterator[Finding]:
     found = sass.disassembler()
     mend = "pip install nvidia-cuda-nvdisasm; for what rung checks and counts without a GPU."
     yield Finding("disassembler", "works" if found else "missing", str(found or "no nvdisasm"), "" if found else mend)
-    from rung.profile import ncu, sanitize
+    from rung.profile import ncu
 
-    purposes = {"ncu": (ncu.find, "rung profile"), "compute-sanitizer": (sanitize.find, "rung check --sanitize")}
-    for tool, (find, verb) in purposes.items():
-        try:
-            path = find()
-        except RungError as problem:
-            yield Finding(tool, "missing", str(problem), f"only for `{verb}`.")
-        else:
-            number = re.search(r"\d+\.\d+[\d.]*", _output(path, "--version"))
-            yield Finding(tool, "works", f"{number.group() if number else ''} {path}".strip())
+    try:
+        path = ncu.find()
+    except RungError as problem:
+        yield Finding("ncu", "missing", str(problem), "only for `rung profile`.")
+    else:
+        number = re.search(r"\d+\.\d+[\d.]*", _output(path, "--version"))
+        yield Finding("ncu", "works", f"{number.group() if number else ''} {path}".strip())
 
 
 def _cluster() -> Iterator[Finding]:

@@ -67,14 +67,24 @@ def dtype(name: str) -> Dtype:
         raise RungError(f"dtype {name!r} is not known; use one of {', '.join(DTYPES)}.") from None
 
 
-def element(kind: str, real: Dtype) -> torch.dtype:
-    """The torch dtype of an operand or buffer declared as `kind` ("real" follows the rung's dtype)."""
+def element_name(kind: str, real: Dtype) -> str:
+    """numpy's and torch's name of an element declared as `kind` ("real" follows the rung's dtype)."""
     name = ELEMENTS.get(real.stored if kind == "real" else kind)
     if name is None:
         known = ", ".join(["real", *ELEMENTS])
         raise RungError(f"element type {kind!r} is not known; use one of {known}.")
-    found: torch.dtype = getattr(torch, name)
+    return name
+
+
+def element(kind: str, real: Dtype) -> torch.dtype:
+    """The same as torch's dtype."""
+    found: torch.dtype = getattr(torch, element_name(kind, real))
     return found
+
+
+def element_size(kind: str, real: Dtype) -> int:
+    """Its bytes, without torch."""
+    return int("".join(filter(str.isdigit, element_name(kind, real)))) // 8
 
 
 def name_of(kind: torch.dtype) -> str:

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +62,9 @@ def _end_last_line(file: int) -> None:
         os.write(file, b"\n")
 
 
-def read(
-    path: Path, form: str, what: str, writer: str, renewed: Callable[[bytes], bytes] = bytes
-) -> Iterator[dict[str, Any]]:
-    """Every complete row whose "format" is `form`, its text `renewed` before; for rows of another format an error names
-    the expected content and the command that writes it."""
+def read(path: Path, form: str, what: str, writer: str) -> Iterator[dict[str, Any]]:
+    """Every complete row whose "format" is `form`; for rows of another format an error names the expected content and
+    the command that writes it."""
     if not path.exists():
         return
     lines = [(n, line) for n, line in enumerate(_bytes(path).split(b"\n"), 1) if line.strip()]
@@ -75,7 +73,7 @@ def read(
     for number, line in lines:
         row = None
         with contextlib.suppress(ValueError, RecursionError):
-            row = json.loads(renewed(line))
+            row = json.loads(line)
         if isinstance(row, dict) and row.get("format") == form:
             ours.append(row)
         elif row is None:

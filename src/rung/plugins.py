@@ -1,4 +1,4 @@
-"""What other packages add to rung, by entry points: verbs, ladders, families, exports, tables.
+"""What other packages add to rung, by entry points: verbs, ladders, families, exports.
 
 Packages of a checkout need not be installed: if their folder `src` is on the path, the pyproject.toml beside it tells.
 """
@@ -13,12 +13,11 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-COMMANDS, LADDERS, FAMILIES, EXPORTS, TABLES = (
+COMMANDS, LADDERS, FAMILIES, EXPORTS = (
     "rung.commands",  # verb -> module:function
     "rung.ladders",  # any name -> package whose folder holds folders of rungs
     "rung.families",  # any name -> package whose folder holds families
     "rung.exports",  # format -> module:function from a rung to files by name
-    "rung.tables",  # any name -> module:function from rows to generated parts and pictures (show/tables.py)
 )
 
 

@@ -15,7 +15,6 @@ from rung.errors import RungError
 from rung.rungs import catalogue, tunings
 from rung.rungs.compile_ahead import Compilers, finish
 from rung.rungs.cuda import CudaRung
-from rung.rungs.identity import renewed
 
 
 def test_every_ladder_is_raced_at_shapes_and_in_formats_that_it_has() -> None:
@@ -48,7 +47,7 @@ def test_kernels_are_compiled_in_other_processes_and_failures_are_counted(
 
 
 def test_the_rungs_still_take_the_tunings_that_come_with_rung() -> None:
-    rows = list(lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep", renewed))
+    rows = list(lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep"))
     assert rows
     for row in rows:
         rung = catalogue.find(row["rung"])
@@ -62,7 +61,7 @@ def record(row: dict[str, Any]) -> None:
 
 
 def test_a_tuning_of_an_earlier_text_serves_while_the_rung_takes_its_values(tmp_path: Path) -> None:
-    path, row = tmp_path / "tunings.jsonl", next(iter(lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep", renewed)))
+    path, row = tmp_path / "tunings.jsonl", next(iter(lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep")))
     rung = catalogue.find(row["rung"])
     (name, *_), earlier = row["tuning"], {**row, "own_text": "0" * 16}
 
@@ -79,7 +78,7 @@ def test_a_tuning_of_an_earlier_text_serves_while_the_rung_takes_its_values(tmp_
 
 def test_a_users_tuning_comes_before_one_that_came_with_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_TUNINGS", str(tmp_path / "tunings.jsonl"))
-    row = next(r for r in lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep", renewed) if r["rung"].startswith("layernorm/"))
+    row = next(r for r in lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep") if r["rung"].startswith("layernorm/"))
     rung = catalogue.find(row["rung"])
     assert isinstance(rung, CudaRung)
 
@@ -110,7 +109,7 @@ def test_a_gpu_that_differs_in_memory_alone_is_served_by_its_siblings_tunings(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
     here = SimpleNamespace(major=capability[0], minor=capability[1], multi_processor_count=sms)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: here)
-    rows = [r for r in lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep", renewed) if r["rung"].startswith("decode/14_pacing")]
+    rows = [r for r in lines.read(tunings.MEASURED, tunings.FORMAT, "tunings", "rung sweep") if r["rung"].startswith("decode/14_pacing")]
     for row in rows:
         rung = catalogue.find(row["rung"])
         found = tunings.best(rung, row["values"], row["dtype"], device="emulator")

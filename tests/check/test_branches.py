@@ -14,7 +14,7 @@ import pytest
 from gpuless.counts import coverage
 from rung.check.judge import check, report_on
 from rung.check.report import ALONE, CheckRequest, Failure, Report
-from rung.check.runner import LocalRunner, capped
+from rung.check.runner import LocalRunner
 from rung.check.schedule import Procedure
 from rung.check.trial import Trial, Trials
 from rung.dtypes import dtype
@@ -146,7 +146,7 @@ def test_the_shapes_of_branches_do_not_depend_on_the_machines_speed(
 def test_a_number_that_the_code_counts_on_stays_the_grid_s(tmp_path: Path) -> None:
     """gelu.cu's rows step by 500, as its grid has 500 blocks: fewer blocks would be another kernel."""
     rung = catalogue.rung_from_file(catalogue.operation("gelu"), BROKEN / "branches" / "gelu.cu")
-    assert isinstance(rung, CudaRung) and capped(rung, 2).header == rung.header
+    assert isinstance(rung, CudaRung) and rung.capped(2).header == rung.header
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from rung.apart import work_through
 from rung.check import processes, sandbox, schedule
 from rung.check.judge import check, report_on
-from rung.check.processes import work_through
 from rung.check.report import LADDER, QUICK, THOROUGH, TIME, CheckRequest, Report, exit_code
 from rung.rungs import catalogue
 
@@ -312,14 +312,14 @@ def test_operands_may_be_mirrored_into_the_memory_of_a_device() -> None:
 @pytest.mark.slow
 def test_a_process_that_dies_costs_one_verdict() -> None:
     groups = [["a", "die", "b"], ["c"]]
-    found = list(work_through(groups, _die_or_not, lambda item, why: f"{item}: {why}", jobs=2))
+    found = list(work_through(groups, _die_or_not, lambda item, why: f"{item}: {why}", ("torch",), jobs=2))
     assert sorted(found) == ["a!", "b!", "c!", "die: its process was ended by SIGKILL"]
 
 
 @pytest.mark.slow
 def test_a_process_that_dies_before_it_begins_costs_no_verdict_unless_it_dies_again(tmp_path: Path) -> None:
     groups: list[list[Any]] = [["a", _Deadly(tmp_path / "once", 1), "b"], [_Deadly(tmp_path / "twice", 2), "c"]]
-    found = list(work_through(groups, _die_or_not, lambda item, why: f"lost: {why}", jobs=1))
+    found = list(work_through(groups, _die_or_not, lambda item, why: f"lost: {why}", ("torch",), jobs=1))
     assert sorted(found) == ["a!", "b!", "c!", "deadly!", "lost: its process was ended by SIGKILL"]
 
 

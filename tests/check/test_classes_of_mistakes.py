@@ -17,6 +17,7 @@ from rung.check.trial import Trials
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.rungs import catalogue
+from rung.rungs.numbers import sizes_in
 
 COPY = """/*---
 idea = "One thread per element."
@@ -70,6 +71,43 @@ def test_what_is_kept_over_hundreds_of_calls_is_seen(tmp_path: Path) -> None:
     body = counter + "__syncthreads(); if (calls < 2000) " + ROWS.replace("STEP", "gridDim.x") + SUM
     report = verdict_on("1", body, tmp_path)
     assert report.verdict == "failed" and "runs" in report.reason, report
+
+
+ZERO = "float sum = a[r * C + c] + b[r * C + c]; "
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("store", "verdict"),
+    [
+        ("if (sum != 0.0f) out[r * C + c] = sum;", "failed"),
+        ("out[r * C + c] = b[r * C + c] == 0.0f ? 1.0f : sum;", "failed"),
+        ("out[r * C + c] = sum == 0.0f ? 0.0f : sum;", "ok"),
+    ],
+)
+def test_numbers_that_are_zero_are_tried(store: str, verdict: str, tmp_path: Path) -> None:
+    body = ROWS.replace("STEP", "gridDim.x") + "{ " + ZERO + store + " }"
+    assert verdict_on("B * T", body, tmp_path).verdict == verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("condition", "other", "verdict"),
+    [
+        ("__CUDA_ARCH__ >= 1000", "out[r * C + c] = a[r * C + c];", "failed"),
+        ("__CUDA_ARCH__ < 860", "out[r * C + c] = a[r * C + c];", "failed"),
+        ("__CUDA_ARCH__ < 800", "", "ok"),
+        ("__CUDA_ARCH__ < 800", "out[r * C + c] = b[r * C + c] + a[r * C + c];", "ok"),
+    ],
+)
+def test_branches_for_other_gpus_are_run(condition: str, other: str, verdict: str, tmp_path: Path) -> None:
+    loop = ROWS.replace("STEP", "gridDim.x")
+    body = f"\n#if {condition}\n{loop}{{ {other} }}\n#else\n{loop}{SUM}\n#endif\n"
+    assert verdict_on("B * T", body, tmp_path).verdict == verdict
+
+
+def test_a_size_that_leaves_a_remainder_is_named() -> None:
+    assert 1016 in sizes_in("if (n % 1009 == 7) out[0] = 0;")
 
 
 def test_every_mistake_of_the_list_can_be_made() -> None:

@@ -17,11 +17,11 @@ import torch
 import rung
 from rung.check import judge
 from rung.check.compare import Measured
-from rung.check.diagnosis import Alternative, Diagnosis
 from rung.check.judge import check, report_on
-from rung.check.likeness import alternatives
 from rung.check.report import ALONE, CheckRequest, Report
 from rung.dtypes import dtype
+from rung.explain.diagnosis import Alternative, Diagnosis
+from rung.explain.likeness import alternatives
 from rung.rungs import catalogue
 
 SOURCES = Path(rung.__file__).parents[1]

@@ -26,11 +26,11 @@ from rung.check.judge import report_on, requests
 from rung.check.report import QUICK, CheckRequest, Report
 from rung.cli import main
 from rung.exchange.problem import submission
+from rung.lines import write_whole
 from rung.models import resume, tokenizer
 from rung.models.text_files import texts_of
 from rung.models.tokenizer import read_tokenizer
 from rung.rungs import catalogue
-from rung.show.charts import write_svg
 
 ROOT = Path(__file__).parents[2]
 TEXT = "Once upon a time there was a king who had three sons."
@@ -128,7 +128,7 @@ def test_outputs_that_nothing_can_be_written_to_are_a_sentence(tmp_path: Path, p
     assert "No such file" in refused(*GENERATE, "/proc/nothing/x")
     assert "no program reads this pipe" in refused("results", "--csv", pipe)
     with pytest.raises(RungError, match="no program reads this pipe"):
-        write_svg("<svg/>", Path(pipe))
+        write_whole(Path(pipe), "<svg/>")
     for path, message in ((pipe, "no program reads this pipe"), ("/dev/full", "No space left"), ("/", "directory")):
         with pytest.raises(RungError, match=message):
             lines.append(Path(path), {})

@@ -199,7 +199,7 @@ void launched(const float* x, float* y, float gamma, float beta, float eps, int 
 """
 
 
-@pytest.mark.parametrize("call", [(), ("--call", "launched")], ids=["kernel", "function"])
+@pytest.mark.parametrize("call", [pytest.param((), marks=pytest.mark.slow, id="kernel"), pytest.param(("--call", "launched"), id="function")])
 def test_numbers_stand_for_operands(tmp_path: Path, call: tuple[str, ...]) -> None:
     assert verdict(tmp_path, "layernorm", NORM, *call) == (0, "ok")
     without = NORM.replace("gamma + beta", "gamma")
@@ -231,6 +231,7 @@ def test_a_sum_of_a_whole_array_is_one_row(tmp_path: Path) -> None:
     assert verdict(tmp_path, "reduce", text) == (0, "ok")
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_one_of_several_in_a_row_is_no_failure(tmp_path: Path) -> None:
     wrong = SEVERAL.replace("int i = 0; i < cols", "int i = 1; i < cols").replace("float* top, int", "float* out, int")
     assert verdict(tmp_path, "softmax", wrong.replace("    top[r] = m", "    out[r] = m")) == (3, "not judged")
@@ -266,6 +267,7 @@ def test_a_constant_that_only_a_pragma_names_stays(tmp_path: Path) -> None:
     assert verdict(tmp_path, "gelu", text) == (0, "ok")
 
 
+@pytest.mark.slow
 def test_a_result_that_the_host_sends_to_the_device_is_the_devices(tmp_path: Path) -> None:
     text = r"""
     #include <cstdlib>

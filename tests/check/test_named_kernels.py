@@ -68,7 +68,7 @@ def test_the_header_that_was_proposed_gives_the_same_verdict(tmp_path: Path) -> 
     path = tmp_path / "own.cu"
     path.write_text(ONE_ROW)
     bare = checked(path, operation="softmax")
-    subprocess.run([sys.executable, "-m", "rung", "adopt", "softmax", str(path)], check=True, capture_output=True)
+    checked(path, "--quick", "--write", operation="softmax")
     written = checked(path, operation="softmax")
     assert path.read_text().startswith("/*---")
     facts = [(code, [(r["verdict"], r["cases"]) for r in told["results"]]) for code, told in (bare, written)]
@@ -93,6 +93,7 @@ def test_editors_read_the_place(tmp_path: Path) -> None:
     assert done.returncode == 1 and done.stdout.startswith(f"{path}:3: error: "), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_many_kernels_of_a_file_are_judged_in_several_processes(tmp_path: Path) -> None:
     path = tmp_path / "own.cu"
@@ -138,3 +139,42 @@ def test_a_kernel_that_tests_its_index_is_not_confirmed_by_a_grid_that_fits_exac
     )
     code, told = checked(path, operation="residual")
     assert code == 3 and [one["verdict"] for one in told["kernels"]] == ["not judged"]
+
+
+@needs_compiler
+def test_a_fault_of_the_files_own_launch_at_whole_tiles_too_is_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    host = "void forward(float* out, const float* in, int n) { relu_plain<<<n / 32 + 2, 32>>>(in, out, n); }\n"
+    path.write_text(PLAIN.replace("if (i < n) ", "") + host)
+    code, told = checked(path)
+    assert code == 1 and [(one["kind"], one["place"]["line"]) for one in told["findings"]] == [("bounds", 3)]
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_kernels_beyond_the_files_share_of_work_are_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    wrong = PLAIN.replace("if (i < n) out[i]", "for (int k = 0; k < 50; ++k) out[i % (n - 1)]")
+    path.write_text("".join(wrong.replace("relu_plain", f"relu_{k}") for k in range(12)))
+    _, told = checked(path)
+    reasons = [r["reason"] for r in told["results"]]
+    assert {r["verdict"] for r in told["results"]} == {"not judged"} and len(reasons) == 12
+    assert "--kernel" in reasons[-1] and "--kernel" not in reasons[0]
+
+
+@needs_compiler
+def test_what_the_compiler_refuses_has_a_place(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(PLAIN.replace("x[i] < 0", "y[i] < 0"))
+    code, told = checked(path)
+    assert code == 1 and [one["place"]["line"] for one in told["findings"]] == [3]
+
+
+@needs_compiler
+@pytest.mark.parametrize("sign", ["0.f", "x[i]"])
+def test_a_kernel_that_a_macro_makes_is_judged(sign: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    made = PLAIN.replace("relu_plain", "relu_##NAME").replace("float", "TYPE").replace("0.f", sign).replace("\n", " \\\n")
+    path.write_text(f"#define MAKE(NAME, TYPE) {made}\n\nMAKE(plain,\n     float)\n")
+    code, told = checked(path, "--quick")
+    assert (code == 0) == (sign == "0.f") and [r["kernels"] for r in told["results"]] == [["relu_plain"]]

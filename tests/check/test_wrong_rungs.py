@@ -12,8 +12,8 @@ import pytest
 from rung.check.judge import check
 from rung.check.report import THOROUGH, Report
 from rung.check.runner import LocalRunner
-from rung.check.shapes import sizes_in, sizes_in_python
 from rung.rungs import catalogue
+from rung.rungs.numbers import sizes_in, sizes_in_python
 
 TRUNCATE = "\n__device__ float cut(float v) { return __int_as_float(__float_as_int(v) & 0xffff0000); }"
 INCLUDED = '#include "rung.cuh"'

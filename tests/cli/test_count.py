@@ -12,13 +12,13 @@ import pytest
 import rung
 from emulation import needs_compiler
 from gpuless import machine
+from prediction_tables import kendall
 from rung.cli import console, main
 from rung.dtypes import DTYPES
 from rung.profile import emulated
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
 from rung.show import counts, drawings
-from rung.show.prediction_tables import kendall
 
 pytestmark = [needs_compiler, pytest.mark.skipif(bool(machine.unavailable()), reason=machine.unavailable())]
 

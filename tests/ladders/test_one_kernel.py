@@ -20,7 +20,6 @@ from gpuless.compile import nvrtc
 from gpuless.facts import limits
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
-from rung.models.gpu.direct import logits_after, read_into, write_texts
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import GpuBackend
 from rung.models.weights import Linear, read_weights
@@ -28,6 +27,7 @@ from rung.operation import Tensors, Values
 from rung.rungs import base, catalogue, tunings
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung
+from rung_reproduce.direct import logits_after, read_into, write_texts
 from written import written
 
 RUNG, EIGHT_BITS = (catalogue.find(f"decode/{name}") for name in ("pacing", "pacing_int8"))

@@ -14,7 +14,6 @@ from rung.errors import RungError
 from rung.models.folders import INNER
 from rung.models.gpt2.rungs import BY_OPERATIONS
 from rung.models.gpu import engine as engine_module
-from rung.models.gpu.direct import logits_after
 from rung.models.gpu.engine import GpuSteps
 from rung.models.load import Model, load
 from rung.models.options import MOST_STOPS
@@ -23,6 +22,7 @@ from rung.models.weights import Linear, Weights, read_weights
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
+from rung_reproduce.direct import logits_after
 from written import written
 
 

@@ -16,7 +16,6 @@ from rung.models import backends
 from rung.models.batching.engine import BatchEngine
 from rung.models.batching.text import Request
 from rung.models.gpu import session_table
-from rung.models.gpu.direct import read_into
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.row_transfer import RowTransfer, record
 from rung.models.gpu.session import Session, Work, dims
@@ -26,6 +25,7 @@ from rung.models.operations import find
 from rung.models.options import Options, Prompt
 from rung.models.sampling import Sampling
 from rung.models.weights import Linear, read_weights
+from rung_reproduce.direct import read_into
 
 SHAPE = {"n_embd": 64, "n_head": 2, "n_layer": 2, "vocab_size": 400, "n_positions": 32}
 GREEDY = Sampling(temperature=0)

@@ -3,9 +3,9 @@
 import pytest
 
 from rung.check.judge import check
-from rung.profile.sanitize import SANITIZED, _read, sanitize
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
+from sanitize import SANITIZED, _read, sanitize
 
 CLEAN = "========= COMPUTE-SANITIZER\nlaunched gelu/01 f32\nlaunched gelu/02 f32\n========= ERROR SUMMARY: 0 errors\n"
 WRITE = (

@@ -338,14 +338,13 @@ def test_the_compiler_tells_an_error_before_anything_runs(tmp_path: Path) -> Non
 
 
 @needs_compiler
-def test_adopt_writes_the_header_into_the_file(tmp_path: Path) -> None:
+def test_the_header_is_written_into_the_file(tmp_path: Path) -> None:
     path = tmp_path / "layernorm.cu"
     text = (FOREIGN / "layernorm_floatx.cu").read_text()
     path.write_text(text)
-    assert rung_line("adopt", str(path)).returncode == 0
+    assert rung_line("check", str(path), "--quick", "--write").returncode == 0
     assert path.read_text().startswith("/*---\n")
     assert path.read_text().endswith(text)
-    assert rung_line("adopt", str(path)).returncode == 2  # it has a header now
 
 
 @needs_compiler
@@ -361,7 +360,7 @@ def test_kernels_as_people_write_them_pass(name: str, tmp_path: Path) -> None:
     assert result.returncode == 3 * (name in TOLD), result.stdout + result.stderr
     assert TOLD.get(name, "") in result.stdout + result.stderr
     if line := re.search(r"needs the line (needs = \[.*?\])", result.stdout):
-        assert rung_line("adopt", *named).returncode == 0
+        assert rung_line("check", *named, "--quick", "--write").returncode == 3
         text = re.sub(r"^needs = .*\n", "", path.read_text(), count=1, flags=re.MULTILINE)
         path.write_text(text.replace("\n[bind]", f"\n{line[1]}\n[bind]", 1))
         result = rung_line("check", *named)
@@ -486,6 +485,7 @@ __global__ void layernorm_forward(const float* inp, const float* weight, const f
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_block_that_is_right_in_short_rows_only_is_not_taken(tmp_path: Path) -> None:
     result = rung_line("check", "layernorm", str(_bare(tmp_path / "own.cu", WARP_A_ROW)), "--quick")
@@ -541,7 +541,7 @@ def test_only_the_code_of_the_launched_kernel_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["softmax", "attention"])
 def test_an_operations_operands_and_sizes_are_listed(name: str) -> None:
     of = catalogue.operation(name)
-    told = json.loads(rung_line("show", name, "--operands", "--json").stdout)
+    told = json.loads(rung_line("show", name, "--json").stdout)
     assert [one["name"] for one in told["operands"]] == [o.name for o in of.operands]
     assert (told["dims"], told["scalars"].keys()) == ([*of.dims], of.scalars.keys())
 
@@ -592,6 +592,7 @@ def test_a_number_of_mains_is_not_the_kernels_size(arguments: str, tmp_path: Pat
     assert 'grid = ["ceil_div(C, 32)", "ceil_div(R, 32)"]' in result.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_guessed_header_that_is_wrong_at_some_shapes_is_no_verdict(tmp_path: Path) -> None:
     host = "int main() { dim3 grid(4, 4), block(32, 32); float *x, *y; transpose_kernel<<<grid, block>>>(x, 9, 9, y); }\n"
@@ -627,6 +628,7 @@ def test_neighbouring_pairs_of_rope_are_tried(tmp_path: Path) -> None:
     assert result.returncode == 0 and 'needs = ["interleaved == 1"]' in result.stderr, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_parameter_with_a_concept_is_a_type(tmp_path: Path) -> None:
     kernel = "#include <concepts>\ntemplate <typename T> concept Number = std::same_as<T, float> || std::same_as<T, int>;\n"
@@ -731,6 +733,7 @@ def test_rows_by_batch_and_seq_len_and_a_thread_for_each_column(tmp_path: Path) 
     assert (bind["batch"], bind["seq_len"]) == ("B * NH * T", "S")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_race_of_the_likeliest_header_is_told(tmp_path: Path) -> None:
     text = """

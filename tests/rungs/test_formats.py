@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from rung.check.judge import report_on
 from rung.check.report import QUICK, CheckRequest
 from rung.errors import RungError
-from rung.results import store
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
 
@@ -93,19 +91,3 @@ def test_a_format_that_is_no_table_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["16", "16_clusters_int8", "clusters_int8", "clusters"])
 def test_a_format_is_found_by_name_and_the_plain_rung_by_number(name: str) -> None:
     assert catalogue.find(f"decode/{name}").name == ("16_clusters_int8" if "int8" in name else "16_clusters")
-
-
-def test_rows_under_a_former_name_belong_to_the_rung_of_today(tmp_path: Path) -> None:
-    row = {"format": "rung-result-2", "kind": "bench", "what": "decode/24_clusters_int8", "verdict": "ok",
-           "texts": {"decode/24_clusters_int8": "0"}, "detail": {"rung": "24_clusters_int8"}}  # fmt: skip
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps(row) + "\n" + json.dumps({**row, "what": "matmul/24_clusters", "texts": {}}) + "\n")
-    ours, other = store.read(file)
-    assert (ours.what, list(ours.texts)) == ("decode/16_clusters_int8", ["decode/16_clusters_int8"])
-    assert ours.detail == {"rung": "16_clusters_int8"} and other.what == "matmul/24_clusters"
-
-
-def test_every_former_name_leads_to_a_rung_and_to_no_other_former_name() -> None:
-    for ladder, names in identity.RENAMED.items():
-        for old, new in names.items():
-            assert catalogue.find(f"{ladder}/{new}").name == new and old not in names.values()

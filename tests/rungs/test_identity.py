@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import compiled_codes
 from gpuless.compile import nvrtc
 from result_rows import row
 from rung.dtypes import DTYPES
@@ -188,12 +189,12 @@ def test_the_index_compiles_what_it_does_not_know_and_nothing_else(monkeypatch: 
     rung = catalogue.find("gelu/naive")
     right = identity.code(rung, made.values, "f32", made.tuning)
     earlier = replace(made, texts={made.what: "0" * 16}, code=right)
-    found = codes.updated([earlier], {})
+    found = compiled_codes.updated([earlier], {})
     assert codes.current(earlier, found)
-    assert not codes.current(earlier, codes.updated([replace(earlier, code=right[:-1] + "x")], {}))
-    monkeypatch.setattr(codes, "built", None)  # what is known is not compiled again
-    assert codes.updated([earlier], found) == found
-    assert codes.updated([replace(made, code=right)], {}) == {}  # of the text at hand: nothing to know
+    assert not codes.current(earlier, compiled_codes.updated([replace(earlier, code=right[:-1] + "x")], {}))
+    monkeypatch.setattr(compiled_codes, "built", None)  # what is known is not compiled again
+    assert compiled_codes.updated([earlier], found) == found
+    assert compiled_codes.updated([replace(made, code=right)], {}) == {}  # of the text at hand: nothing to know
 
 
 def test_what_a_text_between_compiled_to_stays_known() -> None:
@@ -202,11 +203,11 @@ def test_what_a_text_between_compiled_to_stays_known() -> None:
     code = identity.code(catalogue.find("gelu/naive"), made.values, "f32", made.tuning)
     benched = replace(made, texts={made.what: "0" * 16}, code=code)
     climbed = replace(made, kind="climb", what="gpt2", texts={made.what: "1" * 16}, code="")
-    found = codes.updated([benched, climbed], {})
+    found = compiled_codes.updated([benched, climbed], {})
     assert not codes.current(climbed, found)
     (digest,) = set(found[made.what].values())
     known = {made.what: {**found[made.what], "1" * 16: digest}}
-    assert codes.current(climbed, codes.updated([benched, climbed], known))
+    assert codes.current(climbed, compiled_codes.updated([benched, climbed], known))
 
 
 def test_newer_rows_of_other_shapes_leave_older_ones_the_present_code() -> None:
@@ -214,9 +215,9 @@ def test_newer_rows_of_other_shapes_leave_older_ones_the_present_code() -> None:
     code = identity.code(catalogue.find("gelu/naive"), older.values, "f32", older.tuning)
     newer = replace(older, shape="b8t1024", time="2026-01-02T00:00:00Z", code="another build")
     older = replace(older, texts={older.what: "0" * 16}, code=code)
-    found = codes.updated([older], {})
+    found = compiled_codes.updated([older], {})
     assert codes.current(older, found) and codes.current(newer, found)
-    assert codes.current(older, codes.updated([older, newer], found))
+    assert codes.current(older, compiled_codes.updated([older, newer], found))
 
 
 def test_a_compiler_that_assigns_registers_by_chance_does_not_make_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +230,7 @@ def test_a_compiler_that_assigns_registers_by_chance_does_not_make_other_code(mo
         return next(compiled)
 
     monkeypatch.setattr(identity, "code", code)
-    assert codes.built(made, catalogue.find("gelu/naive")) == made.code
+    assert compiled_codes.built(made, catalogue.find("gelu/naive")) == made.code
     assert asked == [False, True]  # from the cache first
 
 
@@ -241,10 +242,10 @@ def recompiled(name: str) -> None:
     ours = "nvrtc{}.{}-".format(*nvrtc.version())
     rows = [r for r in PUBLISHED if r.what == name and r.code.startswith(ours)]
     shown = [r for r in rows if codes.current(r)]
-    other = [r for r in shown if codes.built(r, catalogue.find(name)) != r.code]
+    other = [r for r in shown if compiled_codes.built(r, catalogue.find(name)) != r.code]
     if other and all(r.texts[name] == codes.text_now(name) for r in other):
         # The process that measured may have been the one of twenty whose compiler assigned other registers.
-        other = other[:1] if codes.built(other[0], catalogue.find(name), attempts=100) != other[0].code else []
+        other = other[:1] if compiled_codes.built(other[0], catalogue.find(name), attempts=100) != other[0].code else []
     assert not other, f"{name}: {[f'{r.dtype} {r.shape}' for r in other]}"
 
 

@@ -12,10 +12,11 @@ from gpuless.compile import nvrtc
 from rung.cli import console, main
 from rung.dtypes import dtype
 from rung.errors import RungError
-from rung.profile import sanitize, stopwatch
+from rung.profile import stopwatch
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
 from rung.show import profile_tables
+from sanitize import SANITIZED
 
 HEADER = """/*---
 idea = "counts"
@@ -103,7 +104,7 @@ def test_only_the_build_that_is_asked_for_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("purpose", [stopwatch.TIMED, sanitize.SANITIZED])
+@pytest.mark.parametrize("purpose", [stopwatch.TIMED, SANITIZED])
 def test_the_step_in_one_kernel_compiles_for_the_tools(purpose: str) -> None:
     rung = catalogue.find("decode/pacing")
     assert isinstance(rung, CudaRung) and rung.header.inside is not None

@@ -43,17 +43,24 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Show:
 HEADER, TOKEN = re.compile(r"\A\s*/\*---.*?---\*/", re.DOTALL), re.compile(r"\w+|[^\w\s]")
 
 
+def own_part(parent: Rung, rung: Rung) -> tuple[str, str]:
+    """The code of both without the headers that both include: what the rung could have changed."""
+    inlined = [set(re.findall(r"^// ---- (\S+\.cuh)$", difference.code(r), re.MULTILINE)) for r in (parent, rung)]
+    shared = inlined[0] & inlined[1]
+    return difference.code(parent, shared), difference.code(rung, shared)
+
+
 def replaced(parent: Rung, rung: Rung) -> float:
     """The share of a rung's tokens that its parent does not have in the same order. Headers' settings do not count, nor
     do files that both include."""
-    own = difference.own_part(parent, rung)
+    own = own_part(parent, rung)
     before, after = (TOKEN.findall(without_comments(HEADER.sub("", text))) for text in own)
     same = difflib.SequenceMatcher(None, before, after, autojunk=len(after) > LONG).get_matching_blocks()
     return 1.0 - sum(block.size for block in same) / max(1, len(after))
 
 
 def body_lines(parent: Rung | None, rung: Rung) -> int:
-    text = HEADER.sub("", difference.own_part(parent, rung)[1] if parent else difference.code(rung))
+    text = HEADER.sub("", own_part(parent, rung)[1] if parent else difference.code(rung))
     return sum(bool(line.strip()) for line in text.splitlines())
 
 

@@ -37,6 +37,7 @@ def test_a_tutorials_softmax_is_called_with_rows_and_columns() -> None:
     assert rung.binds == {"x", "out"}
 
 
+@pytest.mark.slow
 def test_what_no_configuration_of_a_tuner_has_room_for_is_too_large() -> None:
     pytest.importorskip("triton")
     of = catalogue.operation("softmax")
@@ -348,6 +349,7 @@ class ModelNew(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_a_module_is_made_with_its_sizes_and_is_given_its_parameters(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(MODULE)
@@ -388,6 +390,7 @@ def test_a_number_that_a_function_does_not_take_is_found_by_trials(tmp_path: Pat
     assert isinstance(rung, PythonRung) and {*rung.needs} == {"C <= 512", "eps == 1e-4"} and not rung.doubts
 
 
+@pytest.mark.slow
 def test_sizes_of_more_axes_than_an_operation_has_are_one(tmp_path: Path) -> None:
     text = FIXED.replace("normalised(x, weight)", "normalised(X, weight, Y, B: int, F: int, D1: int, D2: int)")
     text = text.replace("y, N = torch.empty_like(x), x.shape[-1]", "N = F * D1 * D2 * X.element_size() // Y.element_size()").replace("    return y\n", "")
@@ -455,6 +458,7 @@ def solve(input, output):
 """
 
 
+@pytest.mark.slow
 def test_a_function_of_rows_is_given_every_operand_of_that_shape_as_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.py"
     path.write_text(ROWS)
@@ -496,6 +500,7 @@ def solve(input: torch.Tensor, output: torch.Tensor, N: int):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("constant", "code"), [("", 3), ("LOSES_NAN = True", 0)])
 def test_a_file_of_others_that_loses_nan_is_not_judged_or_says_so(constant: str, code: int, tmp_path: Path) -> None:
     pytest.importorskip("triton")

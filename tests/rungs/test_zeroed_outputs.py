@@ -76,9 +76,9 @@ def test_the_proposed_header_has_the_key_where_the_kernel_needs_it(
 ) -> None:
     path = tmp_path / "own.cu"
     path.write_text(text)
-    assert 'zeroed = ["out"]' in rung_line("adopt", operation, path, "--show").stderr
+    assert 'zeroed = ["out"]' in rung_line("check", operation, path, "--quick").stderr
     path.write_text(once)
-    assert "zeroed" not in rung_line("adopt", operation, path, "--show").stderr
+    assert "zeroed" not in rung_line("check", operation, path, "--quick").stderr
 
 
 @needs_compiler

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import legal_configurations as legal
 from rung.dtypes import DTYPES
 from rung.profile import inspect
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
-from rung.sweep import legal
 from rung.sweep.sweep import HOPELESS, configurations
 
 RUNG = """/*---
@@ -110,7 +110,7 @@ def test_a_shape_that_no_configuration_fits_is_given_up() -> None:
 
 
 RUNGS = [r for name in catalogue.operations() for r in catalogue.rungs(name) if isinstance(r, CudaRung) and r.tune]
-DRAWN = 8  # `rung inspect OP --legal 40` looks at more
+DRAWN = 8
 
 
 @pytest.mark.parametrize("turn", [*range(0, DRAWN, 2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, DRAWN, 2))])

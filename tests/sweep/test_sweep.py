@@ -19,7 +19,6 @@ from rung.cli import main
 from rung.errors import RungError
 from rung.results import store as results
 from rung.rungs import catalogue, tunings
-from rung.show.report import sweeps as charts_of_sweeps
 from rung.sweep import backends, summary
 from rung.sweep import sweep as sweeps
 from sweep_measures import RUNG, Invented, subject, sweep
@@ -191,8 +190,6 @@ def test_a_finding_names_the_best_value_the_loss_at_the_worst_and_the_limit(tmp_
     assert "256 is best; 512 takes 80% longer" in block.sentence
     assert "512 threads, 70 registers each) registers limit occupancy to 25%" in block.sentence
     assert stream.best == 0 and "registers" not in stream.sentence
-    svg = charts_of_sweeps.chart(swept, [block, stream])
-    assert "BLOCK" in svg and "256 is best" in svg
 
 
 def record(rung: Any, values: Any, tuning: sweeps.Tuning, gpu: str = "G") -> None:

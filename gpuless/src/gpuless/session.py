@@ -49,12 +49,13 @@ class Settings:
 
 
 class Session:
-    """The settings of launches, and their record: `launches`, `steps` (instructions of warps), `atomics`, the last
-    read of what nothing had written, counts and coverage by line."""
+    """The settings of launches, and their record: `launches`, `steps` (instructions of warps), `atomics`, whether a
+    module `keeps_state`, the last read of what nothing had written, counts and coverage by line."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings(**settings)
         self.launches = self.steps = self.atomics = 0
+        self.keeps_state = False
         self.unwritten: EmulatorFault | None = None  # the last read of shared or local memory that nothing had written
         self.coverage = coverage.Executed()
         self.counts: list[counters.Launched] | None = None  # of launches that count; None: not kept
@@ -170,6 +171,7 @@ class Session:
                 few=settings.few,
             )
             self._ahead = False
+            self.keeps_state |= variables.written
             run = functools.partial(machine.run, program, config, variables, values, options, regions)
             try:
                 self._prediction.run(program, config, run) if self._prediction else run()

@@ -31,8 +31,7 @@ ROOFLINE = (("attention", "f32", 7), ("attention", "bf16", 27), ("matmul", "bf16
 
 def planned() -> list[Planned]:
     """Each rung, shape, dtype and tuning with a counter in a source, then the roofline's; slow ones last."""
-    referenced = {(r.what, r.dtype, r.shape, tuple(r.tuning.items())) for r in sources.references("profile")}
-    first: list[Planned] = [(subject(w, d, s), dict(tuning) or None) for w, d, s, tuning in sorted(referenced)]
+    first = planned_for(sorted(sources.references("profile"), key=_place))
     covered = {(s.rung.full_name, s.dtype.name, s.shape) for s, tuning in first if not tuning}
     all_of_them = first + [
         (about, None)
@@ -66,13 +65,13 @@ def missing(chosen: Sequence[Planned], path: Path | None = None) -> list[Planned
     return batches.missing(chosen, rows, also=lambda one: _key(*one) in lacking)
 
 
-def _place(reference: sources.Reference) -> tuple[object, ...]:
+def _place(reference: sources.Reference) -> tuple[str, str, str, tuple[tuple[str, int], ...]]:
     return reference.what, reference.dtype, reference.shape, tuple(reference.tuning.items())
 
 
 def planned_for(references: Sequence[sources.Reference]) -> list[Planned]:
     """What to profile for these references, each rung, shape, format and tuning once."""
-    places = dict.fromkeys((r.what, r.dtype, r.shape, tuple(r.tuning.items())) for r in references)
+    places = dict.fromkeys(map(_place, references))
     return [(subject(what, dtype, shape), dict(tuning) or None) for what, dtype, shape, tuning in places]
 
 

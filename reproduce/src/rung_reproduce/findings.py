@@ -35,12 +35,13 @@ MODES = (NOTHING, FACTS, LEVEL, BEST, EACH, PAIRS, BEHIND, LITTLE, UNSEEN)
 BORNE = {"larger", "same", "smaller", "none"}  # verdicts that bear a finding out, each in its measure
 SMALL = 0.035  # an effect below it, on a logarithmic scale; one the other way is no reversal within twice that
 SMALLER, LARGER = 0.5, 1.5  # times the document's effect
+TWICE = math.log(2)  # the most that a figure of the same effect lies from theirs: 129 times are not 36 times
 NEAR = 1.25  # a level is the same within a quarter
 SLIGHT = 1.1  # the most that is "a little"
 RULE = (
-    f"*The same* is an effect from {SMALLER:g} to {LARGER:g} times theirs, on a logarithmic scale, or a level within a "
-    f"quarter of theirs; where they give no number, an effect of their direction above {100 * SMALL:.1f} %; without "
-    "figures, what rows or code bear out."
+    f"*The same* is an effect from {SMALLER:g} to {LARGER:g} times theirs, on a logarithmic scale, by a figure within "
+    "a factor of two of theirs, or a level within a quarter of theirs; where they give no number, an effect of their "
+    f"direction above {100 * SMALL:.1f} %; without figures, what rows or code bear out."
 )
 _PLACE = re.compile(r"\{([^{}]+)\}")
 DIVIDED = " divided by "
@@ -90,19 +91,22 @@ class Finding:
             held = [self.holds(fact, rows) for fact in self.facts]
             if None in held or not all(held):
                 return "" if None in held else "otherwise"
-            return "unseen" if not held else "lost" if self._hardly(rows) else "same"
+            return "unseen" if not held else "lost" if "lost" in self._each(rows) else "same"
         if BEST in self.by:
             costs = self.costs(rows)
             return "" if costs is None else "same" if costs < SMALL else "other"
-        each = {self._compared(ours, theirs, than) for ours, theirs, than in self._numbers(rows)}
+        each = set(self._each(rows))
         if "" in each or len(each) == 1:
             return "" if "" in each else each.pop()
-        borne = {"same"} if LEVEL in self.by else BORNE
-        return "sizes" if each <= borne else "varies" if each & borne else "otherwise"
+        return "sizes" if each <= self._borne else "varies" if each & self._borne else "otherwise"
 
-    def _hardly(self, rows: Sequence[Row]) -> bool:
-        """Whether a comparison that holds is one of figures that hardly differ, where theirs do."""
-        return any(self._compared(*numbers) == "lost" for numbers in self._numbers(rows))
+    @property
+    def _borne(self) -> set[str]:
+        return {"same"} if LEVEL in self.by else BORNE
+
+    def _each(self, rows: Sequence[Row]) -> list[str]:
+        """The verdict of each case."""
+        return [self._compared(*numbers) for numbers in self._numbers(rows)]
 
     def _numbers(self, rows: Sequence[Row]) -> list[tuple[float | None, float | None, str]]:
         """Of each case ours, theirs, and "more" or "less" where that is all that they say."""
@@ -127,6 +131,8 @@ class Finding:
             if (found > 0) == (than == "more"):
                 most = SLIGHT if LITTLE in self.by else math.inf
                 return "lost" if abs(found) < SMALL else "larger" if abs(found) > math.log(most) else "same"
+            if self.neutral != 1.0:  # a bound that is not met: nothing is the other way round
+                return "otherwise"
             return "reversed" if abs(found) >= 2 * SMALL else "lost"
         if LEVEL in self.by:
             return "larger" if ours > NEAR * theirs else "smaller" if NEAR * ours < theirs else "same"
@@ -135,7 +141,8 @@ class Finding:
             return "small" if abs(wanted) < SMALL else "lost"
         if found * wanted < 0:
             return "reversed" if abs(found) >= 2 * SMALL else "lost"
-        return "larger" if found / wanted > LARGER else "same" if found / wanted >= SMALLER else "smaller"
+        times, far = found / wanted, abs(found - wanted) > TWICE
+        return "same" if SMALLER <= times <= LARGER and not far else "larger" if times > 1 else "smaller"
 
     def rivals(self, rows: Sequence[Row]) -> dict[str, float]:
         """Our time of each line of the table that the figure is the best of; empty where one is missing."""
@@ -160,9 +167,11 @@ class Finding:
         judged = self.judged(rows)
         if judged == "other":
             return f"{VERDICTS[judged]} (theirs takes {100 * math.expm1(self.costs(rows) or 0):.0f} % longer)"
-        against = f" (against {self.neutral:g})" if self.figures and self.neutral != 1.0 else ""
         if judged not in SIZED:
-            return VERDICTS[judged] + (against if judged else "")
+            each = self._each(rows)
+            notes = [f"{sum(v in self._borne for v in each)} of {len(each)}"] if judged == "varies" else []
+            notes += [f"against {self.neutral:g}"] if judged and self.figures and self.neutral != 1.0 else []
+            return VERDICTS[judged] + (f" ({', '.join(notes)})" if notes else "")
         ours, theirs, _ = zip(*self._numbers(rows), strict=True)
         told = []
         for where, values in (("there", theirs), ("here", ours)):
@@ -176,20 +185,14 @@ class Finding:
         """
         if self.explained == UNSEEN:
             return self.filled(rows) if all(self.holds(fact, rows) for fact in self.facts) else ""
-        return self.filled(rows) if self.judged(rows) == self.explained and self.gpu in gpus(rows) else ""
-
-    @property
-    def gpu(self) -> str:
-        return written_for()
+        here = written_for() in {row.gpu for row in rows}
+        return self.filled(rows) if here and self.judged(rows) == self.explained else ""
 
     def filled(self, rows: Sequence[Row]) -> str:
         """The reason with its numbers; empty where one of them has no row."""
-        cells = {name: self._cell(name, rows) for name in _PLACE.findall(self.why)}
-        return "" if None in cells.values() else _PLACE.sub(lambda m: str(cells[m[1]]), self.why)
-
-    def _cell(self, name: str, rows: Sequence[Row]) -> str | None:
-        value = self.ours(rows) if name == "ours" else self.value(name, rows)
-        return None if value is None else sources.number(value)
+        names = _PLACE.findall(self.why)
+        cells = {name: self.ours(rows) if name == "ours" else self.value(name, rows) for name in names}
+        return "" if None in cells.values() else _PLACE.sub(lambda m: sources.number(cells[m[1]]), self.why)
 
     def value(self, name: str, rows: Sequence[Row]) -> float | None:
         """A number, a reference to rows as in sources.toml, a figure by the start of its title and of its name, or
@@ -228,11 +231,6 @@ class Finding:
         return self.says, self.verdict(rows), self.reason(rows), *self.cells(rows)
 
 
-def gpus(rows: Sequence[Row]) -> str:
-    """The GPUs of some rows."""
-    return " ".join(sorted({row.gpu or "" for row in rows}))
-
-
 @cache
 def written_for() -> str:
     """The GPU whose rows the reasons explain."""
@@ -243,8 +241,8 @@ def written_for() -> str:
 def findings() -> tuple[Finding, ...]:
     """All of them, in the order of the documents."""
     made = []
-    for entry in _data():
-        document = sources.documents()[entry["name"]]
+    for name, entry in _data().items():
+        document = sources.documents()[name]
         for says, figures, neutral, verdict, why, *facts in entry["findings"]:
             chosen = tuple(figure(document.name, key) for key in figures)
             words = str(neutral).split()
@@ -260,10 +258,9 @@ def of_document(name: str) -> list[Finding]:
 
 def headlines(name: str, rows: Sequence[Row]) -> list[Finding]:
     """The findings of a document's first page, at most ten, reversals first."""
-    wanted = next(entry["headlines"] for entry in _data() if entry["name"] == name)
     by_words = {f.says: f for f in of_document(name)}
     order = list(VERDICTS)
-    return sorted((by_words[says] for says in wanted), key=lambda f: order.index(f.judged(rows)))
+    return sorted((by_words[says] for says in told(name, "headlines")), key=lambda f: order.index(f.judged(rows)))
 
 
 def of_study(name: str) -> list[Finding]:
@@ -272,14 +269,9 @@ def of_study(name: str) -> list[Finding]:
     return [f for f in findings() if any(asked.intersection(figure.ours) for figure in f.figures)]
 
 
-def texts(key: str) -> dict[str, str]:
-    """A paragraph for each document: `did`, `takeaway`, `exact`."""
-    return {entry["name"]: entry[key] for entry in _data()}
-
-
-def premises(document: str) -> list[str]:
-    """The facts of a document's takeaway and of its exact counts."""
-    return next(list(entry["facts"]) for entry in _data() if entry["name"] == document)
+def told(document: str, key: str) -> Any:
+    """A paragraph on a document, `did`, `takeaway` or `exact` counts, or the `facts` of the last two."""
+    return _data()[document][key]
 
 
 def table(document: str, rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
@@ -291,9 +283,8 @@ def _file() -> dict[str, Any]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
-def _data() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = _file()["documents"]
-    return found
+def _data() -> dict[str, dict[str, Any]]:
+    return {entry["name"]: entry for entry in _file()["documents"]}
 
 
 @cache

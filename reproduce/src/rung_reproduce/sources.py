@@ -243,11 +243,6 @@ class Figure:
         counted = (replace(r, kind="count") if r.kind == "profile" else r for r in self.ours)
         return replace(self, ours=tuple(counted)).beside(rows)
 
-    def missing(self, rows: Sequence[Row]) -> str:
-        """Why the place is empty, or the command that fills it."""
-        commands = [r.command for r in self.ours if r.value(rows) is None]
-        return self.reason or "; ".join(dict.fromkeys(commands))
-
     @property
     def command(self) -> str:
         """What measures ours, or the reason why nothing does."""

@@ -3,6 +3,7 @@ proposal at a small budget, and what was learned is kept beside the file's diges
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuless.base.files import read_text
+from gpuless.compile.host_launches import Written
+from gpuless.compile.source import split
 from rung import progress
 from rung.adopt import host_calls, launches, names, python_calls
-from rung.adopt.host_text import Written
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError, Unjudged
 from rung.operation import Operation
@@ -131,16 +133,21 @@ def _python(of: Operation, source: str, path: Path, unbound: catalogue.Unbound) 
     if not tables:
         raise unbound
     found = _budget().search(of, path, "python", tables)
-    table, doubts = _concluded(tables, found, "NEEDS")
-    call = LearnedCall(tables[0]["entry"], "python", (), table, doubts, failure=found.failure)
+    table, doubts = _concluded(tables, found, "NEEDS", tables[0]["entry"])
+    call = LearnedCall(tables[0]["entry"], "python", (), table, doubts, failure=found.failure, error=found.error)
     return LearnedFile([call], {})
 
 
-def _concluded(tables: Sequence[Mapping[str, Any]], found: Outcome, key: str) -> tuple[dict[str, Any], list[str]]:
+def _concluded(
+    tables: Sequence[Mapping[str, Any]], found: Outcome, key: str, name: str
+) -> tuple[dict[str, Any], list[str]]:
     """The table that is used, and why it is no ground for a verdict."""
     table = {**(found.table or tables[0])}
     if found.table is None:
-        return table, [found.why, *_lines(tables)]
+        why = f"none of the {found.tried} calls that were tried is right"
+        if not found.tried:
+            why = "the file's other kernels took all that its searches may cost; --kernel judges it alone"
+        return table, [f"rung does not know how {name} is called: {why}", *_lines(tables)]
     if not found.needs:
         return table, []
     rules = dict.fromkeys([*table.get("needs", []), *found.needs])
@@ -173,8 +180,9 @@ def _of_function(
     with suppress(RungError):
         HostFunctionRung(of, path, tables[0]).compile()  # once, for the processes of all trials; it is not their time
     found = budget.search(of, path, "host", tables, own=True)
-    table, doubts = _concluded(tables, found, "needs")
-    return LearnedCall(name, "host", host_calls.kernels_of(function), table, doubts, found.fault, found.failure)
+    table, doubts = _concluded(tables, found, "needs", name)
+    given = found.fault, found.failure, found.error, True
+    return LearnedCall(name, "host", host_calls.kernels_of(function), table, doubts, *given)
 
 
 class _Kernels:
@@ -268,18 +276,19 @@ class _Kernels:
         tables = chosen[:1] if first.sure else chosen
         found = self.budget.search(self.of, self.path, "kernel", tables, own=first.own)
         stated = [_launch_of(one.table) for one in every if one.by_sizes]
-        guessed = found.table is not None and first.by_sizes and _launch_of(found.table) not in stated
-        guessed = guessed and "fault" in found.failure  # wrong numbers may come from a text that is misread
-        lacks = guessed or (found.table is None and not found.fault)
-        if lacks and (function := self._host_of(kernel, functions)):
+        guessed = found.faulty and first.by_sizes and _launch_of(found.table or {}) not in stated
+        if found.table and not guessed:
+            found = dataclasses.replace(found, fault={})  # of a launch for one size
+        lacks = guessed or not (found.table or found.fault)
+        if lacks and (function := self._host_of(kernel, functions)):  # which may launch otherwise than it reads
             return function
-        table, doubts = _concluded(tables, found, "needs")
-        if guessed:  # the file's own launch is what is judged
+        table, doubts = _concluded(tables, found, "needs", kernel)
+        if guessed and not found.fault:  # the file's own launch is what is judged
             doubts = ["it is right with another launch, but rung judges the file's own", *_lines([table])]
         if first.sure and not found.needs:  # as the file says it: what is wrong is the kernel's
             table, doubts = {**table, "adopted": "text"}, []
-        failure = found.failure | {"own": first.own, "guessed": guessed}
-        return LearnedCall(kernel, "kernel", (kernel,), table, doubts, found.fault, failure)
+        given = found.fault, found.failure, found.error, first.own
+        return LearnedCall(kernel, "kernel", (kernel,), table, doubts, *given)
 
     def _host_of(self, kernel: str, functions: Mapping[str, HostFunction]) -> LearnedCall | None:
         for name, function in functions.items():
@@ -330,8 +339,6 @@ def _why(error: RungError, path: Path) -> str:
 def _given(path: Path, kernel: str, launch: str) -> Written:
     """'grid=ceil_div(N, 256), block=(32, 8), shared=0' as a launch of the kernel."""
     parts: dict[str, str] = {}
-    from rung.adopt.host_text import split
-
     for part in split(launch):
         name, equals, value = part.partition("=")
         if not equals or name.strip() not in ("grid", "block", "shared"):

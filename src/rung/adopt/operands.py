@@ -13,33 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuless.base.expressions import names_in, product
+from gpuless.compile.host_launches import BLOCK, TENSORS_SIZE, Written, over, parses, variable
 from gpuless.compile.source import Parameter
-from rung.adopt.host_text import BLOCK, Written, over, parses, variable
 from rung.errors import RungError, Unjudged
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
-from rung.rungs.words import SCALARS, names_of, plain_name
+from rung.rungs.words import COLUMNS, DIMS, GEMM, NUMBERS, ROWS, SCALARS, TOTAL, names_of, plain_name
 
 CANDIDATES = 3  # rows' lengths that are proposed
 LONGEST_ROW = 8192  # that a file's constant may fix
-# Names of sizes, as kernels write them.
-_ROWS = {"n", "m", "rows", "num_rows", "n_rows", "nrows", "bt", "batch", "batch_size", "height", "r", "nr"}
-_COLUMNS = {"c", "d", "cols", "ncols", "num_cols", "n_cols", "columns", "hidden", "hidden_size", "dim", "width", "k"}
-_COLUMNS |= {"n", "s"}
-_TOTAL = {"n", "size", "numel", "total", "len", "length", "count", "num_elements", "n_elements", "elements", "num"}
-_SCALARS = {"nh", "hs", "num_heads", "head_size", "eps", "epsilon", "alpha", "beta"}
-# Sizes of a product.
-_GEMM = {"m": "rows", "n": "OC", "k": "C", "rows": "rows", "wa": "C", "wb": "OC", "ha": "rows", "hb": "C"}
-_GEMM |= {"numarows": "rows", "numacolumns": "C", "numbrows": "C", "numbcolumns": "OC"}
-_GEMM |= {"numcrows": "rows", "numccolumns": "OC", "lda": "C", "ldb": "OC", "ldc": "OC"}
-_GEMM |= {f"in{name}": "C" for name in ("put_size", "put_dim", "_features", "_dim", "_size", "_channels")}
-_GEMM |= {f"out{name}": "OC" for name in ("put_size", "put_dim", "_features", "_dim", "_size", "_channels")}
-_DIMS = {
-    "B": ("batch", "batch_size", "bs", "bsz"),
-    "T": ("seq_len", "seq", "seqlen", "seq_length", "sequence_length"),
-    "NH": ("nh", "heads", "num_heads", "n_heads", "n_head", "h"),
-    "HS": ("hs", "head_size", "head_dim", "d", "dk", "d_k"),
-}
 _NEUTRAL = {"alpha": 1.0, "beta": 0.0}
 _BLOCKS = re.compile(r"block_?size|block_?dim|block$|threads")
 
@@ -47,8 +29,11 @@ _BLOCKS = re.compile(r"block_?size|block_?dim|block$|threads")
 def told(of: Operation, parameters: Iterable[Parameter], launch: Written, bind: Mapping[str, str | float]) -> bool:
     """Whether names and the host's launch say what every parameter is."""
     known = {*of.dims, *of.derived, *of.scalars}
+    written = [o.name for o in of.operands if o.written and not o.optional]
     for p in parameters:
         target = str(bind[p.name])
+        if p.pointer and not p.const and [target] == written:  # there is no other result
+            continue
         named = p.name.lower() == target or any(o.name == target and p.name.lower() in names_of(o) for o in of.operands)
         given = None if p.pointer else over(launch.passed.get(p.name, ""), launch.scope, known)
         if not p.pointer and [target] == [*of.dims]:  # there is no other size
@@ -59,15 +44,17 @@ def told(of: Operation, parameters: Iterable[Parameter], launch: Written, bind: 
 
 
 def _sized(of: Operation, launch: Written, bind: dict[str, str]) -> Written:
-    """The launch, where sizes and strides of tensors (`q.size(1)`) are the operation's."""
+    """The launch, where sizes and strides of tensors (`q.size(1)`, `q.numel()`) are the operation's."""
     scope = dict(launch.scope)
     operands = {variable(launch.passed.get(name, "")): of.operand(target) for name, target in bind.items()}
-    sizes_of = re.compile(r"\s*(\w+)\.(size|stride)\(\s*(\d+)\s*\)\s*")
-    asked = {name: found for name, value in launch.scope.items() if (found := sizes_of.fullmatch(value))}
+    asked = {name: found for name, value in launch.scope.items() if (found := TENSORS_SIZE.fullmatch(value.strip()))}
     for name, found in asked.items():
         if not (operand := operands.get(found[1])):
             continue
-        most, n = max(int(one[3]) for one in asked.values() if one[1] == found[1]), int(found[3])
+        if not found[3]:
+            scope[name] = f"({product(list(map(str, operand.shape))) or 1})"
+            continue
+        most, n = max(int(one[3] or 0) for one in asked.values() if one[1] == found[1]), int(found[3])
         shape = [str(size) for size in operand.shape]
         if len(shape) > most + 1 and (most or operand.dtype != "real"):  # fewer dimensions: the outer ones are one
             inner = shape[len(shape) - most :]
@@ -234,7 +221,7 @@ def _scalars(of: Operation, p: Parameter) -> list[str | float]:
 def unknown(of: Operation, p: Parameter) -> bool:
     """Whether the name of a number says nothing: what it is is no more than a guess."""
     every = {*of.dims, *of.derived, *of.scalars}
-    usual = _ROWS | _COLUMNS | _TOTAL | _SCALARS
+    usual = ROWS | COLUMNS | TOTAL | NUMBERS
     return not (p.pointer or p.name in every or p.name.lower() in usual or _BLOCKS.search(p.name.lower()))
 
 
@@ -266,27 +253,27 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     whole = [q for q in kinds if not _BLOCKS.search(q.name.lower())]
     others = {q.name.lower() for q in whole} - {"n"}
     pair = () if len(whole) != 2 or p not in whole or attends or "OC" in of.dims else _pair(rows, inner, p, whole)
-    if "OC" in of.dims and (lower in _GEMM or len(whole) >= 3):
-        options += [_GEMM[lower].replace("rows", rows)] if lower in _GEMM else []
+    if "OC" in of.dims and (lower in GEMM or len(whole) >= 3):
+        options += [GEMM[lower].replace("rows", rows)] if lower in GEMM else []
         options += [rows, "OC", "C"]
     elif len(whole) == 1 and "OC" in of.dims:
         options += ["C"]
     elif attends:
         options += [*(d for d in known if d.lower() == lower), "T", "HS", "B * NH", "NH"]
     elif len(whole) == 1:
-        options += [total, inner, rows] if lower in _TOTAL else [inner, total, rows]
+        options += [total, inner, rows] if lower in TOTAL else [inner, total, rows]
     elif pair:
         options += [*pair, total]
-    elif (lower in _ROWS and lower != "n") or (lower == "n" and others & (_COLUMNS - {"n", "k"})):
+    elif (lower in ROWS and lower != "n") or (lower == "n" and others & (COLUMNS - {"n", "k"})):
         options += [rows, inner, total]
-    elif lower in _COLUMNS:
+    elif lower in COLUMNS:
         options += [inner, rows, total]
     else:
         nearest = [d for d in known if d.lower() == lower or d.lower() == lower.replace("num_", "")]
         options += [*nearest, *of.dims, rows, total]
-    usual = {dim: words for dim, words in _DIMS.items() if dim in known and lower in words}
-    if attends or any(q.name.lower() in _DIMS["T"] for q in whole):
-        heads = attends and not any(q.name.lower() in _DIMS["NH"] for q in whole)
+    usual = {dim: words for dim, words in DIMS.items() if dim in known and lower in words}
+    if attends or any(q.name.lower() in DIMS["T"] for q in whole):
+        heads = attends and not any(q.name.lower() in DIMS["NH"] for q in whole)
         first = [*options[: given is not None], *pair[:1], *(["B * NH"] if heads and "B" in usual else [])]
         options = [*first, *usual, *options]
     return list(dict.fromkeys(options))[:4]
@@ -294,7 +281,7 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
 
 def _pair(rows: str, inner: str, p: Parameter, both: list[Parameter]) -> tuple[str, str]:
     """Rows and their length, in the order in which this one of two numbers is likely them: by names, else by place."""
-    sides = [(q.name.lower() in _COLUMNS) - (q.name.lower() in _ROWS) for q in both]
+    sides = [(q.name.lower() in COLUMNS) - (q.name.lower() in ROWS) for q in both]
     place = both.index(p)
     side = sides[place] or -sides[1 - place] or (1 if place else -1)
     return (rows, inner) if side < 0 else (inner, rows)

@@ -48,13 +48,16 @@ Table = Mapping[str, Any]
 
 @dataclasses.dataclass
 class Outcome:
-    """What trials of some tables have found: one that is right, with the conditions under which it is; else the fault
-    and the result of the likeliest one."""
+    """What trials of some tables have found: one that is right, with the conditions under which it is; the fault of the
+    file's own launch; what the likeliest one gave."""
 
     table: Table | None = None
     needs: list[str] = dataclasses.field(default_factory=list)
     why: str = ""
     fault: dict[str, Any] = dataclasses.field(default_factory=dict)
+    faulty: bool = False  # the file's own launch has a fault, which may be of sizes or operands that it is not for
+    error: str = ""
+    tried: int = 0  # tables, where none is right
     failure: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -70,7 +73,7 @@ class Budget:
         file itself makes."""
         if gpuless.available() is None:
             gpuless.compiled()  # once for a machine; it is not the file's time
-        outcome, likeliest, first, begun, left = Outcome(), Outcome(), 0, 0, self.left
+        outcome, likeliest, first, begun, left = Outcome(), Outcome(), 0, -1, self.left
         method = "fork" if threading.active_count() == 1 else "spawn"
         every = len([*order(len(tables))])
         while first < every and left > 0:
@@ -93,11 +96,9 @@ class Budget:
                 break
             first = begun + 1  # the proposal has ended its process
         if outcome.table is not None:
-            return dataclasses.replace(outcome, why="", failure=likeliest.failure)
+            return dataclasses.replace(outcome, why="", error=likeliest.error, failure=likeliest.failure)
         self.left = min(self.left, left)
-        tried = min(max(begun, 0) + 1, len(tables))
-        why = f"{tried} of {len(tables)} calls were tried, and none gave the right result"
-        return dataclasses.replace(likeliest, why=why)
+        return dataclasses.replace(likeliest, why="", tried=min(begun + 1, len(tables)))
 
 
 def _answers(trial: Apart, path: Path) -> Iterator[dict[str, Any]]:
@@ -180,7 +181,7 @@ class Search:
         self.best: Outcome | None = None  # right at some shapes: another may be right at all
         self.most = 0  # shapes at which it is
         self.likeliest = Outcome()
-        self.first_fault: dict[str, Any] = {}  # of the likeliest, at plain sizes
+        self.first_fault: dict[str, Any] = {}  # of the file's own launch, at plain sizes
 
     def run(self, first: int) -> Outcome:
         endless = 0
@@ -199,7 +200,7 @@ class Search:
             try:
                 attempt = _Attempt(self.of, self.path, self.kind, self.tables[at], self.spending, explains=at == 0)
                 if (found := self._tiles(attempt, tile) if tile else self._plain(attempt)) is not None:
-                    return found
+                    return self._beside_own(found) if at else found
             except EmulatorFault as fault:
                 endless += fault.kind in ("deadlock", "unfinished")
                 if fault.kind == "unsupported":  # whatever the call
@@ -231,13 +232,29 @@ class Search:
         return Outcome(attempt.table, needs) if (needs := _multiples(attempt, tile)) else None
 
     def _of_the_likeliest(self, attempt: _Attempt, tile: int) -> None:
-        """A fault of the file's own launch counts if sizes that are whole tiles have it as well."""
+        """A fault of the file's own launch counts if sizes that are whole tiles have it as well, and wrong operands
+        are no usual cause of it."""
         if not tile:
             self.first_fault = attempt.fault if self.own else {}
-            self.likeliest = Outcome(failure=attempt.failure)
-        elif self.first_fault and attempt.fault.get("kind") == self.first_fault["kind"]:
+            self.likeliest = Outcome(error=attempt.error, failure=attempt.failure)
+        elif self._again(attempt) and self.first_fault["kernels"]:
             self.likeliest.fault = self.first_fault
         self.tell(found=dataclasses.asdict(dataclasses.replace(self.likeliest, why=LIKELIEST)))
+
+    def _again(self, attempt: _Attempt) -> bool:
+        return bool(self.first_fault) and attempt.fault.get("kind") == self.first_fault["kind"]
+
+    def _beside_own(self, found: Outcome) -> Outcome:
+        """Another launch that is right by the same operands shows what these are: a fault of the file's own launch is
+        the kernel's, if sizes that are whole tiles have it as well."""
+        own, other = self.tables[0], found.table or {}
+        if not self.first_fault or found.needs or any(own.get(key) != other.get(key) for key in ("bind", "buffers")):
+            return dataclasses.replace(found, faulty=bool(self.first_fault))
+        attempt = _Attempt(self.of, self.path, self.kind, own, self.spending, explains=False)
+        whole = {dim: TILES[-1] if dim == [*self.of.dims][-1] else TILES[0] for dim in self.of.dims[-2:]}
+        with suppress(RungError, _Spent):
+            attempt.right(self.of.complete(attempt.small()[0] | whole))
+        return dataclasses.replace(found, faulty=True, fault=self.first_fault if self._again(attempt) else {})
 
 
 class _Attempt:
@@ -248,8 +265,8 @@ class _Attempt:
     ) -> None:
         self.of, self.path, self.kind, self.table, self.spending = of, path, kind, dict(table), spending
         self.explains = explains  # what its wrong numbers are
-        self.fault: dict[str, Any] = {}  # the first that is the kernel's
-        self.failure: dict[str, Any] = {}  # what the first wrong trial computed
+        self.fault: dict[str, Any] = {}  # the first
+        self.error, self.failure = "", dict[str, Any]()  # what the first wrong trial computed
         self._bind()
 
     def _bind(self) -> None:
@@ -270,20 +287,23 @@ class _Attempt:
                 trials.at(case, values, 0, Binding(seconds=MOST_SECONDS), only_run=True).once()
                 return True
             except EmulatorFault as fault:
-                if fault.kind in OF_THE_KERNEL and (fault.kind != "race" or fault.record.get("memory") == "shared"):
-                    told = {"kind": fault.kind, "text": str(fault), "place": fault.place, "related": fault.related}
-                    self.fault = self.fault or told
-                text = str(fault).removeprefix(f"{self.path}: ")
-                self.failure = self.failure or {"error": text, "fault": fault.kind, **trials.last_call()}
+                own = fault.kind in OF_THE_KERNEL and (fault.kind != "race" or fault.record.get("memory") == "shared")
+                told = {"text": str(fault), "place": fault.place, "related": fault.related, "kernels": own}
+                self.fault = self.fault or {"kind": fault.kind, **told}
+                self._computed(str(fault).removeprefix(f"{self.path}: "), trials.last_call())
                 raise
             except Failure as failure:
                 if failure.zeroed and not self.table.get("zeroed"):
                     self.table["zeroed"] = failure.zeroed
                     self._bind()
                     continue
-                self.failure = self.failure or {"error": str(failure), **(report.failure or trials.last_call())}
+                self._computed(str(failure), report.failure or trials.last_call())
                 return False
         return False
+
+    def _computed(self, error: str, failure: dict[str, Any]) -> None:
+        if not self.error:
+            self.error, self.failure = error, failure
 
     def shapes(self) -> tuple[int, bool] | None:
         """At how many shapes of the operation's cases a run is right, and whether at all that were tried; None if at

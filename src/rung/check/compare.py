@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from rung.arrays import Array, namespace, to_float64, to_host
-from rung.check.diagnosis import Diagnosis, diagnose
 from rung.dtypes import Dtype
+from rung.explain.diagnosis import Diagnosis, diagnose
 
 FORMATS = {  # bits of the mantissa after the first, the least normal number and the largest, of formats with few bits
     "float16": (10, 2.0**-14, 65504.0),

@@ -4,16 +4,15 @@ call that is only proposed."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from rung.check.report import Report, Verdict, admitted_by, right_where
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
+from rung.rungs.learned import LearnedCall
 
 
 def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
@@ -21,8 +20,8 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
     bound, a compiler refuses the code, or no call of it is confirmed; torch is not imported for that."""
     known = rung.learned
     if known and known.fault:
-        fault = known.fault
-        report = Report(rung.full_name, rung.dtypes[0], "", "failed", str(fault["text"]), str(fault["kind"]))
+        fault, failure = known.fault, {**known.failure}
+        report = Report(rung.full_name, rung.dtypes[0], "", "failed", fault["text"], fault["kind"], failure=failure)
         return replace(report, place=dict(fault["place"]), related=[*fault["related"]])
     found = _unbound(rung, dtypes, archs) if isinstance(rung, CudaRung) else None
     if found and (not rung.doubts or found.verdict != "failed"):  # an instance that is only proposed need not compile
@@ -30,21 +29,20 @@ def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Repor
     if known and known.doubts:
         why, *likely = known.doubts
         notes = [f"perhaps {line}" for line in likely]
-        failure = {n: v for n, v in known.failure.items() if n not in ("own", "error", "fault", "guessed")}
-        unknown = "" if known.failure.get("guessed") else f"rung does not know how {known.name} is called: "
-        reason = f"{_computed(known.failure)}{unknown}{why}"
-        return Report(rung.full_name, rung.dtypes[0], "", "not judged", reason, "call", notes=notes, failure=failure)
+        report = Report(rung.full_name, rung.dtypes[0], "", "not judged", _computed(known) + why, "call", notes=notes)
+        return replace(report, failure={**known.failure})
     return None
 
 
-def _computed(failure: Mapping[str, Any]) -> str:
+def _computed(known: LearnedCall) -> str:
     """What the likeliest call gave."""
-    if not failure.get("error"):
+    failure = known.failure
+    if not known.error:
         return ""
-    call = "the file's own launch" if failure.get("own") else "the likeliest call"
+    call = "the file's own launch" if known.own else "the likeliest call"
     dims = " ".join(f"{n}={v}" for n, v in failure.get("dims", {}).items())
     if not failure.get("pairs"):
-        return f"with {call}, at {dims}: {str(failure['error']).rstrip('.')}; "
+        return f"with {call}, at {dims}: {known.error.rstrip('.')}; "
     pair = failure["pairs"][0]
     at, got = ", ".join(map(str, pair["index"])), "never written" if pair["got"] is None else f"{pair['got']:.6g}"
     pattern = f" ({failure['pattern'].rstrip('.')})" if failure.get("pattern") else ""
@@ -62,14 +60,9 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
                     rung.require_compiled(values, dtype, tuple(archs) or ("sm_90",))
                     compiled = True
             except RungError as error:
-                unknown = bool(error.missing) if isinstance(error, CompileError) else rung.guessed
-                # What nvcc takes, and NVRTC not: host functions of included files, an instance named by the host's
-                # variables.
-                first = error.reason if isinstance(error, CompileError) else ""
-                elsewhere = "not allowed in JIT mode" in first and Path(rung.path or "").name not in first
-                of_nvrtc = elsewhere or "__nv_name_map" in first
-                verdict: Verdict = "not judged" if unknown or of_nvrtc else "failed"
-                return Report(rung.full_name, name, "", verdict, str(error), error.kind)
+                unknown, place = (error.missing, error.place) if isinstance(error, CompileError) else (rung.guessed, {})
+                verdict: Verdict = "not judged" if unknown else "failed"
+                return Report(rung.full_name, name, "", verdict, str(error), error.kind, place=place)
     return None
 
 

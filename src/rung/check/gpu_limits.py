@@ -9,7 +9,6 @@ from typing import Any
 
 from gpuless.facts import gpus, limits
 from gpuless.launch import Build, LaunchConfig
-from rung.check import machine_code
 from rung.dtypes import Dtype
 from rung.errors import RungError
 from rung.operation import Values
@@ -19,7 +18,9 @@ from rung.rungs.cuda import CudaRung
 
 ARCH = "sm_90"
 BATCHES, LARGEST = 8, 64 << 30  # times the batch of the model's shapes; bytes of operands
-_CLOCKS = re.compile(r"\bclock(?:64)?\s*\(|globaltimer|%clock|smid\b|%n?warpid|nanotime|SM_ID")
+_CLOCKS = re.compile(
+    r"\bclock(?:64)?\s*\(|%(?:clock|n?warpid|gridid|pm\d|current_graph|n?smid)|globaltimer|nanotime|SM_ID"
+)
 MOST_BUILDS = 6  # that are compiled
 Planned = tuple[Build, list[tuple[str, LaunchConfig]]]
 
@@ -79,13 +80,13 @@ def _larger(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> Iter
 
 def clock_read(rung: CudaRung, planned: Sequence[Planned]) -> tuple[str, dict[str, Any]]:
     """Which clock or processor's number decides what a kernel stores, as a sentence with its place."""
-    from gpuless.compile import nvrtc, sass
+    from gpuless.compile import decided, nvrtc, sass
 
     if not _CLOCKS.search(rung.source) or sass.disassembler() is None:
         return "", {}
     for build, _ in planned[:1]:
         for kernel, code in sass.instructions_of(nvrtc.compile_cubin(build.with_lines, ARCH)).items():
-            for one, what in machine_code.clocks(code):
+            for one, what in decided.clocks(code):
                 file, line = one.lines[0] if one.lines else (str(rung.path), 0)
                 text = f"what kernel '{kernel}' stores or where it branches depends on {what}: no run shows its results"
                 return text, {"file": file, "kernel": kernel, **({"line": line} if line else {})}

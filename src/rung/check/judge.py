@@ -56,7 +56,6 @@ from rung.rungs.header import DESCRIPTIVE
 SQUARE = 96  # sizes of a case that would be too dear as it is fitted
 FEW_LEGAL = 4  # with fewer cases that a rung takes, the others get sizes and scalars that it takes
 KEPT = 3 << 30  # bytes of GPU memory that a process keeps for its next rung; other processes need some, too
-_ARCHITECTURES = re.compile(r"\b__CUDA_ARCH__\b")
 _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchronize")
 
 
@@ -251,8 +250,8 @@ def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
     report.verdict, report.reason, report.cause = "failed", str(failure), failure.kind
     if of := " and ".join(one.configuration for one in procedure.trials.host.tuned):
         report.reason += f"; with the tuner's configuration {of}"
-    if isinstance(failure, EmulatorFault):
-        report.place, report.related = failure.place, failure.related
+    if isinstance(failure, EmulatorFault | CompileError):
+        report.place, report.related = failure.place, getattr(failure, "related", [])
     if failure.kind == "unsupported":  # says nothing about the kernel
         report.verdict = "skipped"
     if isinstance(failure, CompileError) and failure.missing:
@@ -312,8 +311,6 @@ def _conclude(
     host = trials.host
     if rung.operation.custom_check is not None:
         report.notes.append("judged by the problem's own check_implementation; the error figures are rung's")
-    if asked.file and _ARCHITECTURES.search(without_comments(rung.source)):
-        report.notes.append("its code asks for __CUDA_ARCH__: that of sm_90 was judged, and no other")
     if trials.coverage:
         trials.ran = merged(trials.ran, host.coverage())
         of_triton = None if trials.cuda else rung.path and rung.path.resolve()  # whose functions have lines, too

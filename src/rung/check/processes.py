@@ -1,32 +1,22 @@
-"""Checks many rungs, in several processes, and yields the reports as they come: if a process dies or takes too long,
-only its rung fails."""
+"""Checks many rungs, in several processes, and yields the reports as they come."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
-import math
-import multiprocessing
 import os
-import signal
 import sys
 import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
-from multiprocessing.connection import Connection, wait
-from typing import Any, Generic, TypeVar
 
 from gpuless.base.processors import processors
-from rung.apart import Apart, interrupts_ignored
+from rung.apart import work_through
 from rung.check.child import reused
 from rung.check.judge import report_on
 from rung.check.report import CheckRequest, Report
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
 from rung.precision import one_thread
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Rung
@@ -36,10 +26,7 @@ from rung.rungs.cuda import CudaRung
 SECONDS = 900.0  # for one rung and dtype
 PORTION = 6  # tasks at most that stay together
 GPU_JOBS = 10  # processes at most that share a GPU: with more, each waits longer for it
-PRELOADED = ["torch", "rung.check.judge"]
-BEGUN = "begun"  # what a process sends before an item's result
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+PRELOADED = ("torch", "rung.check.judge")
 
 
 def report_on_all(
@@ -65,7 +52,7 @@ def report_on_all(
         _compiling([t for portion in portions for t in portion], cores - jobs) if device == "cuda" else nullcontext()
     )
     with ahead:
-        yield from work_through(portions, report_on, _lost, jobs=jobs, seconds=SECONDS)
+        yield from work_through(portions, report_on, _lost, PRELOADED, jobs=jobs, seconds=SECONDS)
 
 
 def _check_in_turn(work: Sequence[CheckRequest], rungs: Mapping[str, Rung]) -> Iterator[Report]:
@@ -150,118 +137,3 @@ def _printing_to_stderr() -> Iterator[None]:
 
 def _lost(task: CheckRequest, why: str) -> Report:
     return Report(task.rung, task.dtype, task.device, "failed", f"{why}.")
-
-
-class _Worker(Apart, Generic[Item]):
-    group: deque[Item]
-    since: float
-    begun: bool  # its process has begun with the first item of the group
-
-
-def work_through(
-    groups: Sequence[Sequence[Item]],
-    work: Callable[[Item], Result],
-    lost: Callable[[Item, str], Result],
-    *,
-    jobs: int,
-    seconds: float = 600.0,
-    niceness: int = 0,
-    until: float = math.inf,
-) -> Iterator[Result]:
-    """Yields the result of every item as soon as it is known; one process handles a whole group, so that it can cache
-    data. `lost` gives the result of an item whose process ended, or that took longer than `seconds`. It ends
-    early at `until`, a time of time.monotonic.
-    """
-    waiting = deque(deque(group) for group in groups if group)
-    multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)  # torch is imported once
-    workers: list[_Worker[Item]] = []
-    second_try: set[int] = set()  # ids of items that a process ended before it had begun with
-
-    def start() -> None:
-        workers.append(_Worker(_serve, work, niceness, method="forkserver"))
-        workers[-1].group = deque()
-
-    def give(worker: _Worker[Item]) -> None:
-        worker.since, worker.begun = time.monotonic(), False
-        if not worker.group and waiting:
-            worker.group = waiting.popleft()
-        with contextlib.suppress(OSError):  # it has ended: waiting for its answer reports that
-            worker.pipe.send(worker.group[0] if worker.group else None)
-
-    def replace(worker: _Worker[Item]) -> None:
-        worker.__exit__()
-        workers.remove(worker)
-        if worker.group:
-            waiting.appendleft(worker.group)
-        if waiting:
-            start()
-            give(workers[-1])
-
-    try:
-        for _ in range(min(jobs, len(waiting))):
-            start()
-            give(workers[-1])
-        while any(w.group for w in workers) and time.monotonic() < until:
-            ready = wait([w.pipe for w in workers if w.group], timeout=1.0)
-            for worker in [w for w in workers if w.group]:
-                late = time.monotonic() - worker.since > seconds
-                if worker.pipe not in ready and not late:
-                    continue
-                item = worker.group[0]
-                try:
-                    if late and worker.pipe not in ready:
-                        raise TimeoutError
-                    answer = worker.pipe.recv()
-                except (EOFError, OSError, TimeoutError) as end:  # TimeoutError is an OSError
-                    if not worker.begun and not late and id(item) not in second_try:
-                        second_try.add(id(item))  # an earlier item ended it
-                        replace(worker)
-                        continue
-                    why = f"did not end within {seconds:.0f} s" if isinstance(end, TimeoutError) else worker.ended()
-                    worker.group.popleft()
-                    result = lost(item, why)
-                    replace(worker)
-                else:
-                    if answer == BEGUN:
-                        worker.begun = True
-                        continue
-                    worker.group.popleft()
-                    result = answer[0]
-                    give(worker)
-                yield result
-    finally:
-        for worker in workers:
-            worker.__exit__()
-
-
-def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
-    import torch
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the requesting process ends this one
-    torch.set_num_threads(1)
-    os.nice(niceness)
-    os.dup2(2, 1)  # a kernel's output is not part of the command's output
-    while (item := pipe.recv()) is not None:
-        pipe.send(BEGUN)
-        pipe.send((work(item),))
-
-
-def completed(work: Callable[[], int], what: str) -> int:
-    """The exit code that `work` returns in a child process. It calls functions of the user, which may end their
-    process: that is an error, never a verdict."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-    def run(pipe: Connection) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        atexit._clear()  # what the parent does at its end
-        code = work()
-        sys.stdout.flush()
-        atexit._run_exitfuncs()
-        pipe.send_bytes(bytes([code]))
-
-    with Apart(run) as child, interrupts_ignored():  # the child gets them
-        try:
-            return int(child.pipe.recv_bytes()[0])
-        except EOFError:
-            raise RungError(f"{what} must return; {child.ended()}.") from None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import copy
 import itertools
 import math
-import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +17,6 @@ import torch
 
 import gpuless
 from gpuless import machine
-from gpuless.compile.source import without_comments
 from gpuless.counts import coverage
 from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
@@ -51,6 +48,7 @@ class Binding:
     coverage: bool = False  # branches are counted
     sms: int | None = None
     cap: int = 0  # replaces the numbers that cap a grid
+    arch: int = 0  # replaces __CUDA_ARCH__ in the text
     seconds: float = 0.0  # until a launch is stopped, if another limit than usual
     races: bool = True  # are looked for when it runs
 
@@ -96,6 +94,11 @@ class LocalRunner:
     def atomics(self) -> bool:
         """Whether emulated kernels have used any atomics so far."""
         return gpuless.current().atomics != self._atomics_before
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether an emulated kernel's module has variables that kernels may write to."""
+        return gpuless.current().keeps_state
 
     @property
     def steps(self) -> int:
@@ -150,8 +153,9 @@ def prepare(rung: Rung, operands: Bound, how: Binding, device: Device, scratch: 
         mirror.arrive()
         owned = {n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks}
         tensors = rung.operation.viewed(owned, tensors, operands.values)
-    if how.cap and isinstance(rung, CudaRung):
-        rung = capped(rung, how.cap)
+    if isinstance(rung, CudaRung):
+        rung = rung.capped(how.cap) if how.cap else rung
+        rung = rung.for_architecture(how.arch) if how.arch else rung
     with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, replace(how, races=True)):
         prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
     if mirror:
@@ -211,26 +215,6 @@ def probe(rung: Rung, asked: Probe) -> list[list[int]]:
     gpuless.current().coverage.take()
     gpuless.current().coverage.put(before)
     return found
-
-
-_CAPS = re.compile(r"(\bmin\([^()]*(?:\([^()]*\)[^()]*)*,\s*)(\d{3,})(?=\s*\))|(\bmin\(\s*)(\d{3,})(?=\s*,)")
-
-
-def capped(rung: CudaRung, cap: int) -> CudaRung:
-    """The rung with another number where an expression such as min(B * T, 65535) caps its grid."""
-
-    named = set(re.findall(r"\b\d+\b", without_comments(rung.source)))  # the code counts on these
-
-    def lower(size: str | int) -> str | int:
-        def number(m: re.Match[str]) -> str:
-            return m[0] if (m[2] or m[4]) in named else f"{m[1] or m[3]}{cap}"
-
-        return _CAPS.sub(number, size) if isinstance(size, str) else size
-
-    launches = tuple(replace(entry, grid=tuple(map(lower, entry.grid))) for entry in rung.header.launches)
-    other = copy.copy(rung)
-    other.header = replace(rung.header, launches=launches)
-    return other
 
 
 def _begun(prepared: Prepared) -> Prepared:

@@ -45,7 +45,7 @@ def _places(given: object) -> list[dict[str, Any]]:
 class Sandbox(LocalRunner):
     """In a process for one rung."""
 
-    atomics = False
+    atomics = keeps_state = False
     steps = 0
     unwritten = ""
 
@@ -148,7 +148,8 @@ class Sandbox(LocalRunner):
             self._slow |= failure.kind == SLOW
             raise
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
-        self.atomics = self.atomics or bool(answer.get("atomics"))
+        self.atomics |= bool(answer.get("atomics"))
+        self.keeps_state |= bool(answer.get("keeps_state"))
         seen = max(self._seen, int(answer.get("steps", 0)))
         self.steps, self._seen = self.steps + seen - self._seen, seen
         if told := answer.get("fidelity"):
@@ -157,13 +158,13 @@ class Sandbox(LocalRunner):
         self.tuned = [Tuned(str(c)[:200], int(n), int(of)) for c, n, of in answer.get("tuned", [])[:4]]
         if answer.get("error"):
             text, kind = str(answer["error"])[:2000], answer.get("kind")
+            place = next(iter(_places([answer.get("place")])), {})
             if kind in FAULTS:
-                place, related = answer.get("place"), answer.get("related")
-                raise EmulatorFault(kind, text, place if isinstance(place, dict) else {}, _places(related))
+                raise EmulatorFault(kind, text, place, _places(answer.get("related")))
             if kind == TooLarge.kind:
                 raise TooLarge(text)
             if kind == CompileError.kind:
-                raise CompileError(text, str(answer.get("missing", ""))[:200])
+                raise CompileError(text, str(answer.get("missing", ""))[:200], place)
             raise Failure(text, kind or "") if kind in (None, "", RAISED) else RungError(text)
         return answer
 

@@ -27,7 +27,7 @@ from rung.check.report import Failure
 from rung.check.runner import Binding, LocalCall, Probe, prepare, probe
 from rung.cuda import triton_driver
 from rung.dtypes import dtype as dtype_named
-from rung.errors import EmulatorFault, RungError, first_line
+from rung.errors import RungError, first_line
 from rung.operation import Operand, Tensors
 from rung.rungs import catalogue
 from rung.rungs.base import Device, Rung
@@ -222,7 +222,8 @@ class _Judged:
             call.replayed() if what["do"] == "replayed" else call.unlaunched()
         if damage := scratch.damaged():
             raise RungError(damage)
-        told = {"atomics": gpuless.current().atomics, "unwritten": str(gpuless.current().unwritten or "")}
+        here = gpuless.current()
+        told = {"atomics": here.atomics, "keeps_state": here.keeps_state, "unwritten": str(here.unwritten or "")}
         return {**told, "library": sorted(self.elsewhere) if what["do"] == "run" else []}
 
 
@@ -254,9 +255,8 @@ def main(settings: dict[str, Any]) -> None:
         try:
             answer = judged.answer(what)
         except (RungError, Failure) as error:
-            answer = {"error": str(error), "kind": error.kind, "missing": getattr(error, "missing", "")}
-            if isinstance(error, EmulatorFault):
-                answer |= {"place": error.place, "related": error.related}
+            answer = {"error": str(error), "kind": error.kind}
+            answer |= {n: v for n in ("missing", "place", "related") if (v := getattr(error, n, None))}
         except (SystemExit, KeyboardInterrupt) as error:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:

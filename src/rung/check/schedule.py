@@ -18,21 +18,23 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpuless.base.processors import available_memory
+from gpuless.compile.source import without_comments
 from gpuless.counts.coverage import OF_TRITON, SPACES, merged, missed
 from gpuless.facts import gpus
 from rung.check.advice import Advice
 from rung.check.guarded_memory import ALL, STRICTEST, Placement
 from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
-from rung.check.runner import Binding, capped
+from rung.check.runner import Binding
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
-from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, alignment_of, largest, quick, widest
-from rung.errors import RungError, TooLarge
+from rung.check.trial import NEVER, ORDERS, SEEDS, WRONG, Ran, Trial, Trials, alignment_of, largest, quick, widest
+from rung.errors import CompileError, EmulatorFault, RungError, TooLarge
+from rung.inputs import with_zeros
 from rung.operation import Case, Operation, Values
 from rung.rungs import catalogue
 from rung.rungs.base import USUAL, Rung, emulated_multiprocessors
@@ -47,6 +49,8 @@ SLOW_EMULATED = 0.4  # seconds of a run from which one run of a case is enough
 FEW_LATER, LATER_SECONDS = 20, 0.1  # runs of the cases with most blocks
 LARGEST_BYTES, LARGEST_SECONDS = 8e8, 6.0  # of operands at a shape of the model, and of a run there, as forecast
 COPIES = 12  # of the operands, in float64 for example, that a run and its comparison need
+EMULATED_ARCH, MOST_ARCHITECTURES = 900, 6  # of which code is run
+_ARCHITECTURES = re.compile(r"__CUDA_ARCH__\s*[<>=!]=?\s*(\d+)|(\d+)\s*[<>=!]=?\s*__CUDA_ARCH__")
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
 Beside = Callable[[Callable[[], None]], AbstractContextManager[None]]  # runs it before the context ends
 
@@ -135,7 +139,7 @@ class Procedure:
                     raise
                 self.report.left_out[case.name] = f"{self.rung.full_name} is too slow here: {failure}"
                 continue
-            if effort.alone and trial.seconds <= effort.affordable and trials.keeps_state(values):
+            if effort.alone and trial.seconds <= effort.affordable and trials.keeps_state:
                 trial.refill(self.seed + index + 50)  # a rung that caches results by pointer would return the old ones
                 trial.once()
             if index == FIRST_CASES - 1:
@@ -165,7 +169,7 @@ class Procedure:
         if not self.effort.alone:
             return
         fastest = min(self.ran, key=lambda one: one.seconds)
-        if self.trials.keeps_state(fastest.values):
+        if self.trials.keeps_state:
             if count := self.effort.later_runs:
                 self._at(fastest).later_runs(min(count, LATER_PYTHON) if self.python else count)
             for one in widest(self.trials, quick(self.ran, self.effort.affordable)):
@@ -181,6 +185,7 @@ class Procedure:
         for one in _each(self.ran[0], largest(self.ran, OFTEN)):
             self._elsewhere(one)
         self._with_few_blocks()
+        self._for_other_architectures()
         self._without_nullable_anywhere()
         self._further_shapes()
         if self.emulated and self.effort == THOROUGH and not catalogue.shipped(self.rung):
@@ -213,7 +218,9 @@ class Procedure:
         plain = [one for one in quick(self.ran, OFTEN) if not one.case.change and one.index]
         shapes = [one.values for one in plain or self.ran[-1:]]
         few = shapes[:: max(1, len(shapes) - 1)] if alone else shapes[-1:]
-        for name, change in operation.edges.items():
+        inputs = [o.name for o in operation.operands if o.dtype == "real" and o.role == "in"]
+        zeros = {"zeros": dict.fromkeys(inputs, with_zeros)} if operation.custom_check is None else {}
+        for name, change in {**operation.edges, **zeros}.items():
             for values in few:
                 self._with_numbers(Case(name, values, change=change), values)
         for case in operation.cases:
@@ -320,7 +327,7 @@ class Procedure:
         rung, trials = self.rung, self.trials
         if not self.emulated or not isinstance(rung, CudaRung):
             return
-        few, more = capped(rung, FEW_BLOCKS), capped(rung, 1 << 30)
+        few, more = rung.capped(FEW_BLOCKS), rung.capped(1 << 30)
         if few.header == rung.header:
             return
 
@@ -337,6 +344,23 @@ class Procedure:
         except (Failure, RungError) as failure:
             text = f"its grid is capped, at {beyond[0]} too, and the blocks that are left out are not made up for"
             raise Failure(f"{text} (tried with {FEW_BLOCKS} blocks): {failure}", failure.kind) from failure
+
+    def _for_other_architectures(self) -> None:
+        """The branches for other GPUs, as far as they compile for this one, on both sides of each number; one that
+        writes nothing refuses its GPUs."""
+        text = without_comments(self.rung.source)
+        numbers = {int(n) for pair in _ARCHITECTURES.findall(text) for n in pair if n}
+        if not numbers or not self.emulated or catalogue.shipped(self.rung):
+            return
+        one = largest(self.ran, OFTEN)
+        for arch in sorted({*numbers, *(n - 10 for n in numbers)} - {EMULATED_ARCH})[:MOST_ARCHITECTURES]:
+            with suppress(CompileError):
+                try:
+                    self._at(one, Binding(self.trials.tuning, arch=arch)).once()
+                except (Failure, EmulatorFault) as failure:
+                    if failure.kind not in ("unsupported", "trap", SLOW) and NEVER not in str(failure):
+                        raise Failure(f"where __CUDA_ARCH__ is {arch}: {failure}", failure.kind) from failure
+        self.report.notes.append("its code for other __CUDA_ARCH__ was run, too, where it compiles for sm_90")
 
     def _at_a_shape_of_the_model(self) -> None:
         """At the largest shape of the model that can be run here, with a smaller batch if need be: indices pass the

@@ -11,21 +11,18 @@ from typing import Any
 
 import torch
 
-import gpuless
 from gpuless import EmulatorFault
-from gpuless.compile import nvrtc
 from gpuless.counts.coverage import Coverage
-from gpuless.launch import Build
 from rung.arrays import to_host
 from rung.check.compare import Deviation, Measured
-from rung.check.diagnosis import index_names
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
-from rung.check.likeness import alternatives
 from rung.check.operands import Operands
 from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
 from rung.check.runner import STALLS, Binding, LocalRunner, Order, blamed
 from rung.dtypes import Dtype
 from rung.errors import RungError
+from rung.explain.diagnosis import index_names
+from rung.explain.likeness import alternatives
 from rung.operation import Case, Tensors, Values
 from rung.rungs.base import USUAL, Device, Rung, emulated_multiprocessors
 from rung.rungs.cuda import CudaRung
@@ -62,7 +59,6 @@ class Trials:
         self._orders = 0  # given so far
         self._bound = 0  # trials so far
         self.explains = True  # what wrong numbers may be instead
-        self._keeping: dict[Build, bool] = {}
         self._last: tuple[Case, Values, int, list[str]] | None = None
 
     def at(
@@ -120,18 +116,13 @@ class Trials:
         kind: Kind = ("odd", "page")[self._bound // 2 % 2]
         return Placement(kind, below=self._bound % 2 == 1)
 
-    def keeps_state(self, values: Values) -> bool:
+    @property
+    def keeps_state(self) -> bool:
         """Whether a later call may find what an earlier one has left: not if all memory that a kernel may write to is
         poisoned before each call."""
-        rung = self.rung
-        if self.device == "cuda" or not isinstance(rung, CudaRung) or rung.header.buffers:
-            return True
-        if any(self.operation.operand(name).role == "inout" for name in self.names()):
-            return True
-        build = rung.build(values, self.dtype, self.tuning)
-        if build not in self._keeping:
-            self._keeping[build] = nvrtc.compile_cubin(build.with_lines, gpuless.current().settings.arch).keeps_state
-        return self._keeping[build]
+        plain = isinstance(self.rung, CudaRung) and not self.rung.header.buffers
+        changed = any(self.operation.operand(name).role == "inout" for name in self.names())
+        return self.device == "cuda" or not plain or changed or self.host.keeps_state
 
     def names(self) -> list[str]:
         """The operands of this call: the required ones, and the optional ones that the rung binds."""
@@ -237,8 +228,10 @@ class Trial:
         tensors = {n: self.operands.tensors[n] for n in self.operands.outputs}
         read = [n for n, t in tensors.items() if self.operation.operand(n).role == "out" and bool((t != t).any())]
         if read and self._right_with(read) and not self._right_with([]):
-            text = f"{read[0]} is read before it is written: right only if it starts as zeros; leave `beta * C` out"
-            return Failure(f"{text} where beta is 0, or add zeroed = {json.dumps(read)}", "zeroed", read)
+            lacks = "read before it is written (leave `beta * C` out where beta is 0)"
+            lacks = "not written where its result is 0" if NEVER in str(failure) else lacks
+            text = f"{read[0]} is {lacks}: right only if it starts as zeros; else add zeroed = {json.dumps(read)}"
+            return Failure(text, "zeroed", read)
         if NEVER not in str(failure):
             return failure
         try:
@@ -420,9 +413,8 @@ class Trial:
             if measured and about and (found := measured.diagnosis(infinite=self.operands.infinite, **about)):
                 facts |= found.as_json()
             self.report.failure = facts
-            reads = self.of.host.unwritten
+            reads = self.of.host.unwritten if self.of.cuda else ""  # Triton reads for idle lanes
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
-
 
     def _about(self, measured: Measured) -> dict[str, Any]:
         """Names of the axes, and what the numbers may be instead."""

@@ -28,14 +28,12 @@ from rung.errors import RungError
 GROUPS = {
     "learn": {
         "list": ("list_", "The ladders, or the rungs of one."),
-        "show": ("show", "A rung's idea and source, and how it differs from its parent."),
+        "show": ("show", "A rung's idea and source, and how it differs from its parent; an operation's operands."),
         "learn": ("learn", "Exercises: kernels with blanks, graded without a GPU; where you stand."),
-        "hint": ("learn", "The next hint for an exercise."),
         "draw": ("draw", "Pictures of a warp's accesses: sectors and banks, beside the parent."),
     },
     "kernels": {
         "new": ("new", "A working kernel to start from."),
-        "adopt": ("adopt", "Put a header into a kernel's file: bindings, grid and block, as its launch has them."),
         "check": ("check", "Is a rung right? Against a float64 reference, on a GPU or emulated."),
         "judge": ("judge", "Verdicts on a file of many kernels, by work and not by time."),
         "inspect": ("inspect", "Registers, shared memory, spills and occupancy, without a GPU."),
@@ -44,7 +42,6 @@ GROUPS = {
     },
     "programs": {
         "run": ("run", "Any CUDA program, without a GPU: its output, its kernels' faults and races."),
-        "cc": ("cc", "NVIDIA's nvcc, for programs that run without a GPU."),
         "mcp": ("mcp", "check, run, inspect and count as tools of the Model Context Protocol."),
     },
     "models": {
@@ -69,12 +66,8 @@ VERBS = {verb: row for group in GROUPS.values() for verb, row in group.items()}
 
 
 # Verbs that compile kernels: a cache that cannot be used ends them before they begin.
-COMPILING = (
-    "adopt", "check", "bench", "sweep", "profile", "inspect", "count", "draw", "calibrate",
-)  # fmt: skip
-TELLING = {  # verbs that tell what they do from the first second, and their first step
-    "check": "reading the file and the operation", "adopt": "reading the file",
-}  # fmt: skip
+COMPILING = ("check", "bench", "sweep", "profile", "inspect", "count", "draw", "calibrate")
+TELLING = {"check": "reading the file and the operation"}  # verbs that tell what they do at once, and their first step
 DOCUMENTED = ("check", "inspect", "count")  # verbs with one JSON document (show/document.py)
 
 
@@ -134,9 +127,10 @@ def _dispatch(words: list[str]) -> int:
         close = difflib.get_close_matches(verb, known, n=1)
         suggestion = f" (did you mean {close[0]}?)" if close else ""
         raise RungError(f"there is no verb {verb!r}{suggestion}; `rung --help` lists them.")
-    if verb in ("run", "cc"):  # whose options are gpuless's and nvcc's
-        code: int = getattr(importlib.import_module(f"rung.cli.{verb}"), verb)(words[1:])
-        return code
+    if verb == "run":  # whose options are gpuless's
+        from gpuless.program import command
+
+        return command.run(words[1:], "rung")
     with progress.telling(TELLING[verb], progress.BEGAN) if verb in TELLING else nullcontext():
         return _run(verb, _whole(words[1:]))
 

@@ -58,9 +58,6 @@ def check(
     watch: Annotated[bool, typer.Option("--watch", help="Check the file again at each save, until ^C.")] = False,
     coverage: Annotated[bool, typer.Option("--coverage", help="Emulated: show branches that no case reaches.")] = False,
     libraries: Annotated[bool, typer.Option(help="Check the library calls as well.")] = True,
-    sanitize: Annotated[
-        bool, typer.Option("--sanitize", help="Launch each rung under compute-sanitizer instead (needs a GPU).")
-    ] = False,
     jobs: options.Jobs = None,
     output: options.Output = None,
     missing: Annotated[
@@ -116,12 +113,12 @@ def check(
     tuning = tuple(sorted((options.parse_tuning(tune) or {}).items()))
     asked = CheckRequest(seed=seed, case=case, tuning=tuning, coverage=coverage, effort=effort)
     what = Subjects(rung, file, problem, against, call or [], given or [], kernel or "", launch, libraries, write)
-    how = Manner(device, dtype or [], arch or [], goal, jobs, output, missing, sanitize, json, layout)
+    how = Manner(device, dtype or [], arch or [], goal, jobs, output, missing, json, layout)
 
     def once() -> int:
         if problem is None and against is None:
             return _checked(what, how, asked)
-        from rung.check.processes import completed
+        from rung.apart import completed
 
         return completed(lambda: exit_code_of(lambda: _checked(what, how, asked)), "the problem's code")
 
@@ -191,7 +188,6 @@ class Manner:
     jobs: int | None
     output: Path | None
     missing: bool
-    sanitize: bool
     json: bool
     layout: str
 
@@ -215,15 +211,13 @@ def _checked(what: Subjects, how: Manner, asked: CheckRequest) -> int:
     settled = {report.rung for report in known}
     left = [rung for rung in chosen if rung.full_name not in settled]
     here = how.device == "emulator" or asked.coverage or not Path("/dev/nvidiactl").exists()
-    if left and path is not None and left[0].kind in ("python", "triton") and here and not how.sanitize:
+    if left and path is not None and left[0].kind in ("python", "triton") and here:
         child.prestart("emulator", own.operation.name, str(own.path))  # it imports torch, meanwhile
     if not left:
         return _Report(asked, [], chosen, path, how, again, known).run()
     from rung.check.judge import device_named, requests
 
     where = device_named("emulator" if asked.coverage else how.device)
-    if how.sanitize:
-        return _sanitize([r.full_name for r in left if r.kind != "library"], where, how.jobs, how.json)
     requested = requests(left, replace(asked, device=where), how.dtypes)
     uncounted = path is None or not isinstance(own, CudaRung) or own.emulate or (asked.effort is QUICK and not how.goal)
     goals = None if uncounted or own not in left else how.goal or []
@@ -418,29 +412,6 @@ class _Report:
         )
         if self.known:
             print(verb_tables.sum_up(self.known, total, device))
-
-
-def _sanitize(rungs: list[str], device: str, jobs: int | None, json: bool) -> int:
-    from rung.profile import sanitize as sanitizer
-
-    if device != "cuda":
-        raise RungError("compute-sanitizer needs a GPU, and none was found; the emulator checks bounds too.")
-    findings = list(sanitizer.sanitize(rungs, jobs=jobs or 6))
-    code = 0 if all(f.clean for f in findings) else 1
-    if json:
-        from rung.show import document
-
-        found = [document.finding(f.tool, f.text, about=f.operation) for f in findings if not f.clean]
-        notes = [f"{f.operation}, {f.tool}: {f.launched} launches" for f in findings]
-        console.print_json(document.document("check", code, [], found, notes, device=device))
-    else:
-        columns = ("operation", "tool", "launches", "errors", "verdict")
-        rows = [(f.operation, f.tool, f.launched, f.errors, "ok" if f.clean else "failed") for f in findings]
-        console.table(columns, rows, right=("launches", "errors"))
-        for finding in findings:
-            if finding.text:
-                print(f"\n{finding.operation}, {finding.tool}:\n{finding.text}")
-    return code
 
 
 def _device_name(device: str) -> str:

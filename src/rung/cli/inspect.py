@@ -9,10 +9,7 @@ import typer
 from rung.cli import console, options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rung.operation import Values
-    from rung.rungs.base import Rung
 
 
 def inspect(
@@ -27,19 +24,13 @@ def inspect(
     mix: Annotated[
         bool | None, typer.Option("--mix/--no-mix", help="Count instructions by class (default: for one rung).")
     ] = None,
-    legal: Annotated[
-        int | None,
-        typer.Option(help="Instead, compile this many of the configurations that each rung's rules admit.", min=1),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="With --legal: seed of the selection.")] = 0,
     json: options.Json = False,
 ) -> None:
     """Registers, shared memory, spills, stack and theoretical occupancy of a rung, without a GPU.
 
     Exit code 0: everything compiles and can be launched; 1: something cannot.
 
-    Examples: rung inspect softmax · rung inspect gelu/2 --arch sm_75 --arch sm_90 · rung inspect gelu x.cu ·
-    rung inspect matmul --legal 40
+    Examples: rung inspect softmax · rung inspect gelu/2 --arch sm_75 --arch sm_90 · rung inspect gelu x.cu
     """
     from rung import adopt
     from rung.dtypes import dtype as dtype_named
@@ -49,9 +40,6 @@ def inspect(
     if dtype is not None:
         dtype_named(dtype)
     chosen = [r for r in adopt.select(rung, file) if r.kind != "library" or "/" in rung]
-    if legal is not None:
-        _compile_legal(chosen, arch or [base.arch()], legal, seed)
-        return
     rows = list(
         inspection.inspect(
             chosen,
@@ -74,22 +62,6 @@ def inspect(
         console.show(verb_tables.inspected(rows))
         for warning in verb_tables.warnings_of(rows):
             console.note(warning)
-    if failed:
-        raise typer.Exit(1)
-
-
-def _compile_legal(rungs: Sequence[Rung], archs: Sequence[str], most: int, seed: int) -> None:
-    from rung.sweep import legal
-
-    failed = 0
-    for rung in rungs:
-        for arch in archs:
-            looked_at = list(legal.faults(rung, arch, most, seed))
-            wrong = [(one, reason) for one, reason in looked_at if reason]
-            print(f"{rung.full_name} on {arch}: {len(looked_at)} legal configurations, {len(wrong)} of them wrong")
-            for one, reason in wrong:
-                print(f"  {one}: {reason}")
-            failed += len(wrong)
     if failed:
         raise typer.Exit(1)
 

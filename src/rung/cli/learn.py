@@ -1,4 +1,4 @@
-"""`rung learn` and `rung hint`: the course, graded on the machine."""
+"""`rung learn`: the course, graded on the machine."""
 
 from __future__ import annotations
 
@@ -17,37 +17,32 @@ from rung.errors import RungError
 if TYPE_CHECKING:
     from rung.learn import Exercise, Progress
 
-Which = Annotated[str, typer.Argument(metavar="EXERCISE", help="Its number, its name, or `next`.")]
-From = Annotated[Path | None, typer.Option("--from", help="A folder with other exercises (exercises.toml).")]
-
-Folder = Annotated[Path, typer.Option(help="Where the exercises' files are, with stars and hints.")]
-
 
 def learn(
     which: Annotated[
         str | None, typer.Argument(metavar="[EXERCISE]", help="Its number, its name, or `next`: to begin or to grade.")
     ] = None,
-    folder: Folder = Path(),
+    folder: Annotated[Path, typer.Option(help="Where the exercises' files are, with stars and hints.")] = Path(),
     everything: Annotated[bool, typer.Option("--all", help="When it is solved, also the long checks.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Grade the file again at each save, until ^C.")] = False,
     web: Annotated[bool, typer.Option("--web", help="The course as a page in a browser, served here.")] = False,
     port: Annotated[int, typer.Option(help="With --web.")] = 8765,
+    hint: Annotated[bool, typer.Option("--hint", help="Show the next hint.")] = False,
     solution: Annotated[bool, typer.Option("--solution", help="Show the worked solution, line by line.")] = False,
     chapter: Annotated[bool, typer.Option("--chapter", help="Show the exercise's chapter: what it is about.")] = False,
     of_class: Annotated[
         Path | None, typer.Option("--class", help="Grade a class: a folder with a folder of files for each learner.")
     ] = None,
-    page_of: Annotated[
-        Path | None, typer.Option("--page", help="Write chapter one as one file of HTML, for a teacher to host.")
+    source: Annotated[
+        Path | None, typer.Option("--from", help="A folder with other exercises (exercises.toml).")
     ] = None,
-    source: From = None,
     json: options.Json = False,
 ) -> None:
     """The course: exercises in chapters. The list, or one of them, which is written here and then graded.
 
     Exit code 0: solved, or just begun; 1: not yet.
 
-    Examples: rung learn · rung learn 3 · rung learn next --watch · rung hint 3 · rung learn --web
+    Examples: rung learn · rung learn 3 · rung learn next --watch · rung learn 3 --hint · rung learn --web
     """
     from rung.learn import FOLDER, Progress, chapter_of, find
 
@@ -57,11 +52,6 @@ def learn(
 
         page.serve(folder, place, port)
         return
-    if page_of:
-        from rung.learn import static
-
-        static.write_page(page_of, place)
-        return
     if of_class:
         _class(of_class, place, json)
         return
@@ -69,6 +59,12 @@ def learn(
         _list(progress.solved, place, json)
         return
     exercise = find(which, progress.solved, place)
+    if hint:
+        for index, text in enumerate(seen := progress.take_hint(exercise), 1):
+            _say(f"{index}. {text}", sys.stdout, "   ")
+        if len(seen) == len(exercise.hints):
+            print("That was the last hint.")
+        return
     if chapter:
         _say(chapter_of(exercise).plain, sys.stdout)
         return
@@ -96,24 +92,6 @@ def learn(
         raise typer.Exit(1)
 
 
-def hint(which: Which, folder: Folder = Path(), source: From = None) -> None:
-    """The next hint for an exercise.
-
-    Example: rung hint 3
-    """
-    from rung.learn import FOLDER, Progress, find
-
-    progress = Progress.read(folder)
-    exercise = find(which, progress.solved, source or FOLDER)
-    seen = min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
-    for index, text in enumerate(exercise.hints[:seen], 1):
-        _say(f"{index}. {text}", sys.stdout, "   ")
-    if seen == len(exercise.hints):
-        print("That was the last hint.")
-    progress.hints[exercise.name] = seen
-    progress.write()
-
-
 def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
     from rung.learn import chapter_of, stars_of, targets_of
 
@@ -125,7 +103,7 @@ def _introduce(exercise: Exercise, path: Path, out: TextIO) -> None:
     _say(f"\nThe kernel is in {path}. Edit it, then run `rung learn {exercise.number}` again.", out)
     if chapter_of(exercise).text:
         _say(f"`rung learn {exercise.number} --chapter` shows the theory of this chapter.", out)
-    _say(f"`rung hint {exercise.number}` gives a hint; `rung learn --web` shows pictures.", out)
+    _say(f"`rung learn {exercise.number} --hint` gives a hint; `rung learn --web` shows pictures.", out)
 
 
 def _say(text: str, out: TextIO, indent: str = "") -> None:
@@ -155,13 +133,13 @@ def _grade(exercise: Exercise, path: Path, progress: Progress, out: TextIO) -> d
     if facts["state"] == "solved":
         _celebrate(exercise, facts, progress, out)
     else:
-        print(f"\nNot yet. `rung hint {exercise.number}` gives a hint.", file=out)
+        print(f"\nNot yet. `rung learn {exercise.number} --hint` gives a hint.", file=out)
     return facts
 
 
 def _show_wrong(facts: dict[str, Any], out: TextIO) -> None:
     """The first wrong elements, and which are wrong."""
-    from rung.check.diagnosis import Diagnosis
+    from rung.explain.diagnosis import Diagnosis
 
     # JSON has no NaN: there it is text; what was never written is null.
     pairs = [p | {n: float(p[n]) for n in ("expected", "got") if p[n] is not None} for p in facts["pairs"]]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rung.cli import console, options
-
-if TYPE_CHECKING:
-    from rung.operation import Operation
+from rung.cli.show import show_operation
 
 
 def list_(
@@ -36,18 +34,5 @@ def list_(
         return
     ideas = [(r.name, r.kind, " ".join(r.dtypes), r.idea) for r in ladder]
     console.table(("rung", "kind", "dtypes", "idea"), ideas)
-    print("\n" + _names(ladder[0].operation))
-
-
-def _names(of: Operation) -> str:
-    """The names that a kernel's parameters are bound to."""
-    operands = []
-    for o in of.operands:
-        dtype = "" if o.dtype == "real" else f" {o.dtype}"
-        role = {"in": "", "out": " (out)", "inout": " (in and out)"}[o.role]
-        optional = " (optional)" if o.optional or o.nullable else ""
-        operands.append(f"{o.name}[{', '.join(map(str, o.shape))}]{dtype}{role}{optional}")
-    derived = [f"{name} = {rule}" for name, rule in of.derived.items()]
-    scalars = [f"{name} ({default})" for name, default in of.scalars.items()]
-    values = ", ".join([*of.dims, *derived, *scalars])
-    return f"A kernel's parameters may be called {', '.join(operands)}; {values}."
+    print()
+    show_operation(ladder[0].operation, json=False)

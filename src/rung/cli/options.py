@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")]
-Svg = Annotated[Path | None, typer.Option(help="Draw a chart into this SVG file.")]
 
 # ---- rungs -----------------------------------------------------------------------------------------------------------
 

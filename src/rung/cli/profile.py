@@ -26,7 +26,7 @@ def profile(
     ] = "inner",
     device: Annotated[
         str | None,
-        typer.Option(help="emulator: counts without a GPU. With generate: cpu or cuda (default: what is here)."),
+        typer.Option(help="With generate: cpu or cuda (default: what is here)."),
     ] = None,
     plan: Annotated[str | None, typer.Option(help="With generate: which plan computes the model.")] = None,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="With generate: how many tokens.")] = 32,
@@ -47,13 +47,8 @@ def profile(
 
         _generate(generation_of(model, device, plan, dtype, tokens, trace, whole=whole), trace, json)
         return
-    if device == "emulator":
-        from rung.cli.count import of_rung
-
-        of_rung(rung, file, vs, shape, dtype, tune, json=json)
-        return
     if device not in (None, "cuda"):
-        raise RungError(f"--device {device} is for `rung profile generate`; a rung takes cuda or emulator.")
+        raise RungError(f"--device {device} is for `rung profile generate`; `rung count` counts without a GPU.")
     from rung import adopt
     from rung.profile import counters
     from rung.results import store

@@ -10,6 +10,7 @@ from rung.cli import console, options
 from rung.errors import RungError
 
 if TYPE_CHECKING:
+    from rung.operation import Operation
     from rung.rungs.base import Rung
 
 _FIELDS = (
@@ -19,7 +20,7 @@ _FIELDS = (
 
 
 def show(
-    rung: Annotated[str, typer.Argument(metavar="OP/RUNG", help="Such as layernorm/03_restrict, or layernorm/3.")],
+    rung: Annotated[str, typer.Argument(metavar="OP[/RUNG]", help="Such as layernorm/3, or layernorm.")],
     file: options.File = None,
     diff: Annotated[bool, typer.Option("--diff", help="Only the difference from its parent's code.")] = False,
     count: Annotated[
@@ -28,19 +29,16 @@ def show(
     header: Annotated[
         bool, typer.Option("--header", help="Only its header, including what it inherits from its parent.")
     ] = False,
-    operands: Annotated[
-        bool, typer.Option("--operands", help="Of OP: its operands, sizes and scalars.")
-    ] = False,
     json: options.Json = False,
 ) -> None:
-    """A rung's idea and source, its page, and how it differs from its parent."""
+    """A rung's idea and source, its page, and how it differs from its parent; of an operation, its operands, sizes and
+    scalars.
+    """
     from rung import adopt
     from rung.rungs import catalogue, difference
 
-    if operands:
-        return _operands(rung.partition("/")[0], json=json)
     if "/" not in rung and file is None:
-        raise RungError(f"{rung!r} names a ladder; `rung list {rung}` shows its rungs, and OP/RUNG shows one.")
+        return show_operation(catalogue.operation(rung), json=json)
     chosen = adopt.select(rung, file)[0]
     parent = catalogue.parent(chosen)
     changes = difference.lines(parent, chosen) if parent is not None else []
@@ -78,11 +76,9 @@ def show(
         out.print(Markdown(chosen.story))
 
 
-def _operands(operation: str, *, json: bool) -> None:
-    from rung.rungs import operations
-
-    of = operations.operation(operation)
-    rows = [(o.name, [str(size) for size in o.shape], o.role, o.dtype, o.optional) for o in of.operands]
+def show_operation(of: Operation, *, json: bool) -> None:
+    """The names that a kernel's parameters are bound to, and what they mean."""
+    rows = [(o.name, [str(size) for size in o.shape], o.role, o.dtype, o.optional or o.nullable) for o in of.operands]
     scalars = {name: str(usual) for name, usual in of.scalars.items()}
     derived = {name: str(formula) for name, formula in of.derived.items()}
     if json:

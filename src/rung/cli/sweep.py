@@ -45,7 +45,6 @@ def sweep(
         bool, typer.Option("--profile", help="Profile each with Nsight Compute too: achieved occupancy, stalls.")
     ] = False,
     output: options.Output = None,
-    plot: options.Svg = None,
     json: options.Json = False,
     one_by_one: Annotated[bool, typer.Option("--one-by-one", hidden=True)] = False,
 ) -> None:
@@ -79,7 +78,7 @@ def sweep(
     )
     if profile:
         profile_each([swept], output)
-    conclude(swept, plot, json, store=True)
+    conclude(swept, json, store=True)
 
 
 def _list_found(rung: str | None, json: bool) -> None:
@@ -200,7 +199,7 @@ def profile_each(swept: Sequence[Sweep], store: Path | None) -> None:
             console.note(f"rung: {row.what} {row.tuning}: {row.reason}")
 
 
-def conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> None:
+def conclude(swept: Sweep, json: bool, *, store: bool) -> None:
     from rung.rungs import tunings
     from rung.show import sweep_tables
     from rung.sweep import summary
@@ -214,10 +213,6 @@ def conclude(swept: Sweep, plot: Path | None, json: bool, *, store: bool) -> Non
             subject.rung, dtype=subject.dtype.name, shape=subject.shape, values=subject.values, tuning=best.tuning,
             cold_us=best.metrics["cold_us"], default_us=default.cold_us if default else None, machine=best.machine,
         )  # fmt: skip
-    if plot is not None:
-        from rung.show.report import sweeps
-
-        sweeps.write(swept, findings, plot)
     if json:
         console.print_json(sweep_tables.as_json(swept, findings, won))
     else:

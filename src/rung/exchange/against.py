@@ -35,7 +35,7 @@ _REFERENCE = """from rung.exchange.against import Reference
 
 _reference = Reference({path!r})
 generate_input, ref_kernel = _reference.generate_input, _reference.ref_kernel
-check_implementation, names = _reference.check_implementation, _reference.names
+check_implementation, names, numbers = _reference.check_implementation, _reference.names, _reference.numbers
 """
 _ADDED = """
 
@@ -143,6 +143,15 @@ class Reference:
         return given[:count]
 
 
+    def numbers(self, data: Mapping[str, Any]) -> dict[str, int | float]:
+        """The numbers that the reference takes, by their names: a candidate's kernels take them, too."""
+        taken = {}
+        if self.kind == "Model":
+            taken = dict(zip(self.module.Model.__init__.__code__.co_varnames[1:], data["init"], strict=False))
+        taken |= dict(zip(self.names(len(data["inputs"])), data["inputs"], strict=False))
+        return {name: value for name, value in taken.items() if type(value) in (int, float)}
+
+
 def module_of(kind: Callable[..., torch.nn.Module], data: Mapping[str, Any], real: torch.dtype) -> torch.nn.Module:
     """The module with the data's parameters: by their names, or else in their order."""
     module, parameters = kind(*data["init"]).to(real), data["parameters"]
@@ -185,7 +194,7 @@ def candidate(reference: Path, file: Path) -> list[Rung]:
 
         of = catalogue.operation(problem.ladder(folder).name)
         kernels = folder / f"{file.stem}.cu"
-        kernels.write_text("\n".join(cuda), encoding="utf-8")
+        kernels.write_text("".join(cuda), encoding="utf-8")
         return list(adopt.rungs_in_file(of, kernels))
     tree = ast.parse(source)
     defined = [n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)]
@@ -199,11 +208,13 @@ def candidate(reference: Path, file: Path) -> list[Rung]:
 
 
 def _inline(source: str) -> Iterator[str]:
-    """The CUDA that a Python file compiles inline."""
+    """The CUDA that a Python file compiles inline, in the file's lines."""
     try:
         nodes: Sequence[ast.AST] = [*ast.walk(ast.parse(source))]
     except SyntaxError:
         return
+    line = 1
     for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "__global__" in node.value:
-            yield node.value
+            yield "\n" * (node.lineno - line) + node.value
+            line = node.lineno + node.value.count("\n")

@@ -221,6 +221,7 @@ def _describe(judge: _Judge, tests: Sequence[Mapping[str, Any]], folder: Path) -
             "names": [names[i] for i in range(len(inputs))],
             "output": out_form,
             "operands": described,
+            "numbers": getattr(judge.module, "numbers", lambda _: {})(data),
         })  # fmt: skip
     first = [(o["name"], o["dtype"], len(o["shape"]), o["role"]) for o in found[0]["operands"]]
     for case in found:
@@ -244,14 +245,19 @@ def described(place: Path) -> Operation:
     sys.path.append(str(place / "beside"))  # what a submission imports
     description = json.loads((place / DESCRIPTION).read_text(encoding="utf-8"))
     cases, judge = description["cases"], _Judge(place)
-    operands = tuple(
-        Operand(o["name"], tuple(f"{o['name']}_{axis}" for axis in range(len(o["shape"]))), o["role"], o["dtype"])
-        for o in cases[0]["operands"]
-    )
+    alike: dict[tuple[int, ...], str] = {}  # axes that are as long in every test have one name
+
+    def axes(nth: int, name: str) -> tuple[str, ...]:
+        every = zip(*(case["operands"][nth]["shape"] for case in cases), strict=True)
+        return tuple(alike.setdefault(sizes, f"{name}_{axis}") for axis, sizes in enumerate(every))
+
+    told = enumerate(cases[0]["operands"])
+    operands = tuple(Operand(o["name"], axes(nth, o["name"]), o["role"], o["dtype"]) for nth, o in told)
     kind = next((o.dtype for o in operands if o.role == "out" and o.dtype in DTYPES), "f32")
 
     def values(number: int, case: Mapping[str, Any]) -> Values:
-        sizes = {f"{o['name']}_{axis}": n for o in case["operands"] for axis, n in enumerate(o["shape"])}
+        shapes = zip(operands, case["operands"], strict=True)
+        sizes = {str(axis): n for o, one in shapes for axis, n in zip(o.shape, one["shape"], strict=True)}
         return {"test": number, **sizes}
 
     def draw(v: Values, seed: int) -> Tensors:
@@ -281,12 +287,15 @@ def described(place: Path) -> Operation:
         return f"check_implementation: {' '.join(message.split())[:300]}" if message else ""
 
     every = [values(number, case) for number, case in enumerate(cases, 1)]
+    first = cases[0]["numbers"]  # others follow from sizes
+    scalars = {n: v for n, v in first.items() if all(case["numbers"].get(n) == v for case in cases)}
     return Operation(
         name=place.name,
         summary=f"the problem in {description['folder']}",
         dims=tuple(every[0]),
         operands=operands,
         reference=reference,
+        scalars=scalars,
         cost=lambda v, size: Cost(0.0, float(sum(4 * n for n in v.values()))),
         cases=tuple(Case(c["name"], v, dtypes=(kind,)) for c, v in zip(cases, every, strict=True)),
         shapes={c["name"]: v for c, v in zip(cases, every, strict=True)},

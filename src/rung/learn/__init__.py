@@ -270,6 +270,12 @@ class Progress:
             path, *(facts.get(name, {}) for name in ("solved", "hints", "graded", "tries", "found", "best"))
         )
 
+    def take_hint(self, exercise: Exercise) -> tuple[str, ...]:
+        """The hints so far, and the next one."""
+        self.hints[exercise.name] = min(self.hints.get(exercise.name, 0) + 1, len(exercise.hints))
+        self.write()
+        return exercise.hints[: self.hints[exercise.name]]
+
     def show_solution(self, exercise: Exercise) -> None:
         """Whoever reads it first has had every hint, and a try."""
         if exercise.name not in self.solved:

@@ -9,7 +9,6 @@ import math
 import os
 import re
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,11 +26,11 @@ from gpuless.facts import gpus
 from gpuless.launch import Build
 from gpuless.session import ORDERS
 from rung.check.compare import Measured
-from rung.check.diagnosis import index_names
-from rung.check.likeness import alternatives
 from rung.dtypes import SUMS, Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
+from rung.explain.diagnosis import index_names
+from rung.explain.likeness import alternatives
 from rung.learn import BLANK, MARGIN, SAME, Exercise, Progress, by_name, digest, operations, sizes_of, symptoms
 from rung.learn.running import Ran, Rung, run
 from rung.learn.symptoms import Symptom
@@ -42,7 +41,6 @@ from rung.rungs.python import PythonRung
 
 State = Literal["blank", "wrong", "slow", "solved"]
 MOST_BUILDS = 3  # that the first cases may need: of sizes that are compiled in
-MOST_SECONDS = 0.5  # of the processor, for the blanks one by one
 MOST_FURTHER = 3  # cases that are looked at for one that tells more
 SHIFTED = "of the aim, shifted"  # by one element, as a part of a larger tensor may be
 NOTHING = Progress(Path(), {}, {}, {})  # that a learner has done
@@ -210,10 +208,7 @@ class _Trial:
                 for number, case in enumerate(tried if not tuning else tried[-2:]):
                     values = self.of.complete(case.values)
                     if found := self._wrong(rung, case, values, tuning, number):
-                        verdict = self._most_telling(rung, values, found, tuning, tried[number + 1 :])
-                        if verdict.symptoms[0].kind in ("values", "inexact"):
-                            verdict.symptoms += self._wrong_blanks(case, values, tuning, number)
-                        return verdict
+                        return self._most_telling(rung, values, found, tuning, tried[number + 1 :])
             return self.counted()
         except EmulatorFault as fault:
             found = [self._fault(fault, values)]
@@ -241,32 +236,6 @@ class _Trial:
                 if more and more[0].kind not in ("values", "inexact"):
                     return Verdict("wrong", more, cases=self.done, case=other)
         return verdict
-
-    def _wrong_blanks(self, *how: Any) -> list[Symptom]:
-        """Which blanks make the numbers wrong with the solution's text in the others; nothing if all or none do."""
-        blanks = sorted(self.exercise.solution)
-        if self.exercise.kind != "fill" or not 2 <= len(blanks) <= 3:
-            return []
-        pattern, seen = "", set[str]()
-        for part in re.split(rf"({BLANK.pattern})", self.exercise.source):
-            own = f"(?P={part})" if part in seen else f"(?P<{part}>.*?)"
-            pattern += own if BLANK.fullmatch(part) else re.escape(part)
-            seen.add(part)
-        if not (written := re.fullmatch(pattern, self.text, re.DOTALL)):
-            return []
-        wrong, until = [], time.process_time() + MOST_SECONDS
-        for name in blanks:
-            with contextlib.suppress(RungError):
-                text = self.exercise.filled({**self.exercise.solution, name: written[name]})
-                if time.process_time() < until and not self._wrong_in(text, *how):
-                    continue
-            wrong.append(name)
-        if not 0 < len(wrong) < len(blanks) or time.process_time() > until:
-            return []
-        right = [name for name in blanks if name not in wrong]
-        says = f"With the reference's text in the other blanks, your {' or '.join(wrong)} still gives wrong numbers; "
-        says += f"your {' or '.join(right)} does not."
-        return [Symptom("blanks", "wrong", says, (), {"wrong": wrong, "right": right})]
 
     def _wrong_in(self, text: str, *how: Any) -> list[Symptom]:
         """The same of another text."""
@@ -360,10 +329,7 @@ class _Trial:
         inputs = operations.in_float64(self.of, used, values)
         found = measured.diagnosis(
             axes=index_names(operand.shape, got.ndim), unset=unset, inputs=inputs,
-            alternatives=itertools.chain(
-                alternatives(self.of, values, inputs, name, self.dtype.size),
-                operations.likely(self.of, inputs, values, name),
-            ),
+            alternatives=alternatives(self.of, values, inputs, name, self.dtype.size),
         )  # fmt: skip
         return symptoms.of_diagnosis(found) if found else symptoms.of_deviation(deviation)
 
@@ -455,8 +421,6 @@ class _Trial:
             return verdict
         self._rate(verdict, ran.launched)
         verdict.symptoms += symptoms.of_idle(ran.launched, self.text)
-        if self.exercise.suffix == ".py":
-            verdict.symptoms += symptoms.of_undefined(self.text)
         return verdict
 
     def _shortcomings(self, verdict: Verdict, launched: list[Launched], memory: list[Tensor]) -> list[Symptom]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,8 @@ import numpy as np
 
 from gpuless.base.expressions import evaluate_int
 from rung.arrays import Array, softmax
-from rung.check.diagnosis import Alternative
-from rung.dtypes import Dtype
-from rung.learn.running import Arrays, kind_of
+from rung.dtypes import Dtype, element_name
+from rung.learn.running import Arrays
 from rung.operation import Case, Cost, Operand, Operation, Values
 from rung.rungs import operations
 
@@ -184,21 +183,6 @@ def reference(of: Operation, given: Arrays, values: Values) -> Arrays:
     return dict(of.reference(in_float64(of, given, values), values))
 
 
-def likely(of: Operation, given: Arrays, values: Values, output: str) -> Iterator[Alternative]:
-    """Results of mistakes that only this operation knows."""
-    if of.name != "layernorm" or output != "out":
-        return
-    x = given["x"] + given.get("residual", 0)
-    mean, variance, squares = x.mean(-1, keepdims=True), x.var(-1, keepdims=True), (x**2).mean(-1, keepdims=True)
-    for text, m, v in (
-        ("the mean of the squares as variance", mean, squares), ("0 as mean", 0, variance),
-        ("0 as variance", mean, 0 * mean), ("0 as mean and 0 as variance", 0, 0 * mean),
-        ("a variance that is not divided by C", mean, variance * x.shape[-1]),
-    ):  # fmt: skip
-        out = (x - m) / np.sqrt(v + values["eps"]) * given["weight"] + given["bias"]
-        yield Alternative(f"the result with {text}", out)
-
-
 def in_float64(of: Operation, given: Arrays, values: Values) -> Arrays:
     unread = ("k", "v") if "past" in given else ()  # behind a text's last token
     exact = {n: np.nan_to_num(a) if n in unread else a for n, a in given.items()}
@@ -216,7 +200,7 @@ def inputs(of: Operation, values: Values, dtype: Dtype, seed: int, case: Case | 
     for operand in of.operands:
         if operand.role == "out" or operand.copy_of:
             continue
-        kind, size = kind_of(operand.dtype, dtype), operand.size(values)
+        kind, size = element_name(operand.dtype, dtype), operand.size(values)
         if operand.name == "past":  # as many tokens as the cache has room for before the new ones, or fewer
             room = int(values["S"]) - int(values["T"])
             found["past"] = np.maximum(room - 5 * np.arange(size[0]), 0).astype(kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
 import re
@@ -17,8 +16,8 @@ from gpuless.counts.counters_explained import OF_LANES, hottest, per_request, re
 from gpuless.facts.limits import limits
 from gpuless.machine import ARCH
 from rung.check.compare import Deviation
-from rung.check.diagnosis import Diagnosis, shown
 from rung.errors import EmulatorFault, RungError
+from rung.explain.diagnosis import Diagnosis, shown
 from rung.operation import Values
 from rung.profile.counted import Tensor
 from rung.show import layouts
@@ -411,37 +410,6 @@ def of_idle(launched: Sequence[Launched], source: str) -> list[Symptom]:
     return []
 
 
-def of_undefined(source: str) -> list[Symptom]:
-    """Of Triton's code: loads with a mask, but nothing for what is masked off, that reach a product or a reduction."""
-    tree = ast.parse(source)
-    loads = [
-        node for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load"
-        and {"mask", "other"} & {k.arg for k in node.keywords} == {"mask"}
-    ]  # fmt: skip
-    named: dict[str, set[int]] = {}
-
-    def reach(node: ast.AST) -> set[int]:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.where":
-            return set()
-        if node in loads:
-            return {node.lineno}
-        own = named.get(node.id, set()) if isinstance(node, ast.Name) else set[int]()
-        return own.union(*map(reach, ast.iter_child_nodes(node)))
-
-    found: list[Symptom] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            named[node.targets[0].id] = reach(node.value)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in _REDUCES and (lines := sorted(reach(node))):
-            says = f"In {_quote_line({'line': lines[0]}, source)} masked-off values are undefined without `other=`, "
-            says += f"and they reach `{ast.unparse(node.func)}`. The numbers are right here, which nothing guarantees."
-            found.append(Symptom("undefined", "solved", says, tuple(lines), {"reaches": ast.unparse(node.func)}))
-    return found[:1]
-
-
-_REDUCES = ("tl.dot", "tl.sum", "tl.max", "tl.min", "tl.argmax", "tl.argmin", "tl.cumsum", "tl.reduce")
 TERMS = {  # what a figure that is predicted counts
     "sectors_per_request": "count the 32-byte sectors that hold the 32 lanes' addresses; a sector is loaded whole",
     "ways_load": "count, for the bank that most lanes use, how many different words they want from it",

@@ -12,11 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
-from html import escape
+from html import unescape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from markdown_it import MarkdownIt
 
 from rung.errors import RungError
 from rung.learn import KINDS, Exercise, Progress, by_name, chapter_of, chapters, digest, find, stars_of, targets_of
@@ -131,7 +133,7 @@ class Course:
             "targets": targets_of(exercise),
             "text": text, "start": exercise.source, "last": last,
             "theory": bool(chapter.text), "first": exercise == chapter.exercises[0], "par": exercise.par,
-            "hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
+            "hints": [_markdown.renderInline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen,
             "question": TITLES.get(_asked_figure(exercise), ""), "stars": progress.solved.get(exercise.name, 0),
             "for": stars_of(exercise), "skill": exercise.skill,
             "why": as_html(exercise.why) if solved else "", "story": list(exercise.story) if solved else [],
@@ -178,11 +180,8 @@ class Course:
 
     def hint(self, number: str, _: dict[str, Any]) -> dict[str, Any]:
         exercise, _path = self._of(number)
-        progress = Progress.read(self.folder)
-        seen = min(progress.hints.get(exercise.name, 0) + 1, len(exercise.hints))
-        progress.hints[exercise.name] = seen
-        progress.write()
-        return {"hints": [_inline(h) for h in exercise.hints[:seen]], "further": len(exercise.hints) - seen}
+        seen = Progress.read(self.folder).take_hint(exercise)
+        return {"hints": [_markdown.renderInline(h) for h in seen], "further": len(exercise.hints) - len(seen)}
 
     def _of(self, number: str) -> tuple[Exercise, Path]:
         exercise = find(number, None, self.source)
@@ -218,34 +217,16 @@ def picture(name: str, part: str, source: Path) -> str:
 
 
 DRAW = re.compile(r"\{draw (\w+) (.+?)\}")
+_markdown = MarkdownIt("commonmark", {"html": False})
 
 
 def as_html(text: str, source: Path | None = None, draw: Callable[..., str] = lambda *of: picture(*of)) -> str:
-    """Paragraphs, headings, lists, code and pictures of a page that is written in simple Markdown."""
-    parts = []
-    for block in re.split(r"\n\s*\n", text.strip()):
-        if (asked := DRAW.fullmatch(block.strip())) and source:
-            parts.append(f'<div class="drawn">{draw(asked[1], asked[2], source)}</div>')
-        elif block.startswith("#"):
-            level = len(block) - len(block.lstrip("#"))
-            parts.append(f"<h{level + 1}>{_inline(block.lstrip('# '))}</h{level + 1}>")
-        elif block.startswith("- "):
-            items = re.split(r"(?m)^- ", block)[1:]
-            parts.append("<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>")
-        elif block.startswith("    "):
-            parts.append(f"<pre>{escape(re.sub(r'(?m)^    ', '', block))}</pre>")
-        elif block:
-            parts.append(f"<p>{_inline(block)}</p>")
-    return "".join(parts)
-
-
-def _inline(text: str) -> str:
-    parts = re.split(r"`([^`]+)`", text)
-    shown = (
-        f"<code>{escape(p)}</code>" if i % 2 else re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", escape(p))
-        for i, p in enumerate(parts)
-    )
-    return "".join(shown)
+    """A page that is written in Markdown, with its drawings; the page around it has the first heading."""
+    page: str = _markdown.render(re.sub(r"(?m)^#", "##", text))
+    if source is None:
+        return page
+    drawn = re.compile(rf"<p>{DRAW.pattern}</p>")
+    return drawn.sub(lambda m: f'<div class="drawn">{draw(m[1], unescape(m[2]), source)}</div>', page)
 
 
 def style() -> str:

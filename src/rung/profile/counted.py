@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from gpuless.counts.counters import Launched
 from gpuless.counts.counters_explained import figures, summed
 
+PATIENCE = 120.0  # seconds of CPU time without a thread that ends: blocks of a persistent kernel all end last
+
 
 class Tensor(NamedTuple):
     """An operand or a buffer, and its first address."""

@@ -115,12 +115,6 @@ SINGLE = {
 }
 OPCODES = "sass__inst_executed_per_opcode"
 LANES = "sass__thread_inst_executed_true_per_opcode"
-COUNTED = (  # those that the emulator counts as well
-    "global_loads", "global_stores", "global_read_requests", "global_write_requests", "global_read_bytes",
-    "global_write_bytes", "shared_loads", "shared_stores", "wavefronts_load", "wavefronts_store", "conflicts_load",
-    "conflicts_store", "passes_load", "passes_store", "ideal_passes", "bytes_used_load", "bytes_used_store", "fadd",
-    "fmul", "ffma", "hmma", "gmma", "instructions",
-)  # fmt: skip
 METRICS = (OPCODES, LANES, *SINGLE.values(), *CLASSES.values(), *(_STALL.format(s) for s in STALLS))
 
 

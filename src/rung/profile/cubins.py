@@ -52,8 +52,7 @@ def count(path: Path, launch: Launch) -> Any:
     """Counts the memory traffic of a launch."""
     import numpy as np
 
-    from rung.profile.counted import Counted
-    from rung.profile.emulated import PATIENCE
+    from rung.profile.counted import PATIENCE, Counted
 
     of, kernel, given = read(path, launch)
     arrays = [one.made(np.random.default_rng(0), aligned=True) for one in given]
@@ -69,7 +68,7 @@ def predict(path: Path, launch: Launch, gpu: str) -> Any:
 
     from gpuless import timing
     from gpuless.facts import gpus
-    from rung.profile.emulated import PATIENCE
+    from rung.profile.counted import PATIENCE
     from rung.profile.prediction import Prediction
 
     of, kernel, given = read(path, launch)

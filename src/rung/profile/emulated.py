@@ -29,7 +29,7 @@ from rung.cuda import pretended, triton_driver
 from rung.errors import RungError
 from rung.operation import Values
 from rung.profile import inspect_triton
-from rung.profile.counted import Counted, Tensor
+from rung.profile.counted import PATIENCE, Counted, Tensor
 from rung.results.machine import facts
 from rung.results.row import Row
 from rung.rungs import identity
@@ -44,7 +44,6 @@ PART_WORK = 5e7  # of a smaller shape that a larger one is counted at
 WHOLE_WORK = 4e9  # of a shape that is counted as it is if that fails
 LITTLE_WORK = 1e6  # of a case that is counted after a check
 DRAWN_WORK = 4e6  # of a case that is drawn
-PATIENCE = 120.0  # seconds of CPU time without a thread that ends: blocks of a persistent kernel all end last
 FEW_SMS = 8  # multiprocessors of the GPU that grids are for: of a drawing
 Tuning = Mapping[str, int] | None
 

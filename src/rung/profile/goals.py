@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rung.check.processes import completed
+from rung.apart import completed
 from rung.errors import RungError
 from rung.rungs.base import Rung
 

@@ -11,7 +11,6 @@ from gpuless.facts import limits
 from rung.dtypes import DTYPES, Dtype
 from rung.errors import RungError
 from rung.operation import Values
-from rung.profile import inspect_triton
 from rung.profile.resources import Compiled, filled, mixes_of
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
@@ -55,6 +54,8 @@ def _rows(
         if isinstance(rung, CudaRung):
             yield from _cuda_rows(rung, row, values, real, tuning, mix)
         elif isinstance(rung, PythonRung) and rung.kind == "triton":
+            from rung.profile import inspect_triton  # which imports torch
+
             yield from inspect_triton.rows(rung, row, values, real, tuning, mix)
         else:
             row.state, row.reason = "skipped", f"a {rung.kind} rung has no kernel of its own to compile"

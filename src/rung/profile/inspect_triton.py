@@ -16,14 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gpuless.compile import nvrtc, sass
 from gpuless.compile.nvrtc import ptxas_resources
 from gpuless.launch import Build, LaunchConfig
 from rung.cuda.triton_compile import pretending
 from rung.dtypes import Dtype, element
 from rung.errors import RungError, first_line
+from rung.lazy import torch
 from rung.operation import Tensors, Values
 from rung.profile.resources import Compiled, filled, mixes_of
 from rung.rungs.python import PythonRung

@@ -13,9 +13,7 @@ from typing import NamedTuple
 import gpuless
 from gpuless import machine, timing
 from gpuless.facts import gpus, opcodes
-from rung.check.operands import Operands
 from rung.errors import CompileError, EmulatorFault, RungError
-from rung.profile import emulated
 from rung.rungs.base import Subject, emulated_multiprocessors
 
 ERRORS = Path(__file__).with_name("prediction_errors.json")
@@ -110,13 +108,17 @@ def predict(subject: Subject, tuning: Mapping[str, int] | None = None, gpu: str 
 
 
 def _predict(subject: Subject, tuning: Mapping[str, int] | None, of: gpus.Gpu, arch: str) -> Prediction:
+    from rung.check.operands import Operands
+    from rung.profile import emulated
+    from rung.profile.counted import PATIENCE
+
     rung, values, dtype = subject.rung, subject.values, subject.dtype
     operands = Operands(
         rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=emulated.aligned_empty
     )
     with contextlib.ExitStack() as here:
         here.enter_context(emulated_multiprocessors(of.multiprocessors))
-        here.enter_context(gpuless.under(poison=False, seconds=emulated.PATIENCE, arch=arch))
+        here.enter_context(gpuless.under(poison=False, seconds=PATIENCE, arch=arch))
         prepared = rung.prepare(
             operands.tensors, values, dtype, device="emulator", tuning=tuning, empty=emulated.aligned_empty
         )

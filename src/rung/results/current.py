@@ -258,3 +258,28 @@ def short(idea: str, most: int = 96) -> str:
     if len(idea) <= most:
         return idea.rstrip(".")
     return idea[: most - 1].rpartition(" ")[0].rstrip(",;:") + " …"
+
+
+def unit_of(bound: str) -> str:
+    return "TFLOP/s" if bound == "compute" else "GB/s"
+
+
+def bound_of(ladder: Ladder) -> str:
+    """The ladder's ceiling: the one that is nearer for most figures at the headline shape."""
+    marks = [f.bound for f in ladder.found.values() if f.row.shape == ladder.headline(f.row.dtype)]
+    return max(("memory", "compute"), key=marks.count)
+
+
+def ratio_text(ratio: float) -> str:
+    """Speed in units of the best library's: 0.02×, 1.24×, 12×."""
+    if ratio >= 9.95:
+        return f"{ratio:.0f}×"
+    if ratio < 0.00095:
+        return "<0.001×"
+    return f"{ratio:.2f}×" if ratio >= 0.00995 else f"{ratio:.3f}×"
+
+
+def label(name: str) -> str:
+    """The number and name of a rung; the name of a library."""
+    number, _, rest = name.partition("_")
+    return f"{number} {rest.replace('_', ' ')}" if number.isdigit() else name

@@ -13,7 +13,6 @@ from rung.errors import RungError
 from rung.lines import default_path, write_whole
 from rung.results import tree
 from rung.results.row import FORMAT, KINDS, Row, newest
-from rung.rungs.identity import renewed
 
 __all__ = ["append", "default_path", "gather", "load", "own", "publish", "published", "read", "write", "write_whole"]
 
@@ -32,7 +31,7 @@ def append(row: Row, path: Path | None = None) -> Row:
 
 def read(path: Path | None = None) -> Iterator[Row]:
     """Every complete measurement in the store."""
-    rows = lines.read(path or default_path(), FORMAT, "results", "rung bench -o FILE", renewed)
+    rows = lines.read(path or default_path(), FORMAT, "results", "rung bench -o FILE")
     return (Row.of_json(values) for values in rows)
 
 

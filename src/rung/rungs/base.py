@@ -367,7 +367,8 @@ def device_facts(device: Device) -> tuple[int, int]:
 
 def arch(device: Device | None = None) -> str:
     """The architecture that code is compiled for here: the GPU's, or Hopper's if there is none."""
-    return f"sm_{device_facts(device or ('cuda' if torch.cuda.is_available() else 'emulator'))[0]}"
+    here = Path("/dev/nvidiactl").exists() and torch.cuda.is_available()  # without a GPU torch is not imported
+    return f"sm_{device_facts(device or ('cuda' if here else 'emulator'))[0]}"
 
 
 @contextmanager

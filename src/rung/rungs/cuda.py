@@ -8,14 +8,15 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from gpuless.base.expressions import Names, evaluate, evaluate_int
 from gpuless.base.files import read_text
-from gpuless.compile.host_code import device_part, with_headers
-from gpuless.compile.source import Parameter, body_of, kernel_parameters
+from gpuless.compile.host_code import device_part, with_headers, with_made_kernels
+from gpuless.compile.source import Parameter, body_of, kernel_parameters, without_comments
 from gpuless.facts import limits
 from gpuless.tensor_map import TensorMap, packed_strides
 from rung.dtypes import ELEMENTS, Dtype
@@ -29,6 +30,7 @@ from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 if TYPE_CHECKING:
     from gpuless.launch import Argument, Build, LaunchConfig, Module
 
+_CAPS = re.compile(r"(\bmin\([^()]*(?:\([^()]*\)[^()]*)*,\s*)(\d{3,})(?=\s*\))|(\bmin\(\s*)(\d{3,})(?=\s*,)")
 _DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)")
 ABOVE = 5  # folders, from a file's own up to its repository's, whose headers are found
 MOST_TEXT = 1 << 18  # characters of expressions that all rounds evaluate; gpt2-xl's layers have 40,000
@@ -64,7 +66,8 @@ def whole_text(path: Path) -> str:
     root = next((n for n, folder in enumerate(above) if (folder / ".git").exists()), None)
     own = above if root is None else above[: root + 1]
     beside = [] if root is None else [place for folder in own for place in sorted(folder.glob("*/include"))]
-    return with_headers(path, [*(place for folder in own for place in (folder / "include", folder)), *beside])
+    places = [*(place for folder in own for place in (folder / "include", folder)), *beside]
+    return with_made_kernels(with_headers(path, places))
 
 
 class CudaRung(Rung):
@@ -101,6 +104,28 @@ class CudaRung(Rung):
         """The same rung compiled with `purpose` defined, such as RUNG_TIMED: for tools, not for measuring its speed."""
         other = copy.copy(self)
         other._purposes = (*self._purposes, purpose)
+        return other
+
+    def capped(self, cap: int) -> Self:
+        """The same rung with another number where an expression such as min(B * T, 65535) caps its grid."""
+        named = set(re.findall(r"\b\d+\b", without_comments(self._source)))  # the code counts on these
+
+        def number(m: re.Match[str]) -> str:
+            return m[0] if (m[2] or m[4]) in named else f"{m[1] or m[3]}{cap}"
+
+        def lower(size: str | int) -> str | int:
+            return _CAPS.sub(number, size) if isinstance(size, str) else size
+
+        other, launches = copy.copy(self), self.header.launches
+        launches = tuple(replace(entry, grid=tuple(map(lower, entry.grid))) for entry in launches)
+        other.header = replace(self.header, launches=launches)
+        return other
+
+    def for_architecture(self, number: int) -> Self:
+        """The same rung with the branches of its text that another __CUDA_ARCH__ takes."""
+        other = copy.copy(self)
+        text = re.sub(r"\b__CUDA_ARCH__\b", "RUNG_CUDA_ARCH", self._whole)
+        other._whole = f'#define RUNG_CUDA_ARCH {number}\n#line 1 "{self.path}"\n{text}'
         return other
 
     @cached_property

@@ -14,7 +14,6 @@ from rung.rungs.base import Rung, without_prose
 from rung.rungs.cuda import CudaRung
 
 _HEADER = re.compile(r"\A\s*/\*---.*?---\*/", re.DOTALL)
-_INLINED = re.compile(r"^// ---- (\S+\.cuh)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "([^"/]+\.cuh)"[^\n]*$', re.MULTILINE)
 
 
@@ -26,13 +25,6 @@ def code(rung: Rung, without: Iterable[str] = ()) -> str:
     keys = {name: value for name, value in rung.table.items() if name not in (*header.DESCRIPTIVE, "formats")}
     body = _HEADER.sub("", rung.source)
     return header.written(keys) + _with_neighbours(body, rung.path.parent, set(without))
-
-
-def own_part(parent: Rung, rung: Rung) -> tuple[str, str]:
-    """The code of both without the headers that both include: what the rung could have changed."""
-    inlined = [set(_INLINED.findall(code(r))) for r in (parent, rung)]
-    shared = inlined[0] & inlined[1]
-    return code(parent, shared), code(rung, shared)
 
 
 def lines(parent: Rung, rung: Rung) -> list[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuless.base.expressions import names_in
 from gpuless.base.files import read_text, whole
@@ -16,7 +17,13 @@ from rung.dtypes import DTYPES, PRODUCTS
 from rung.errors import RungError
 from rung.operation import folders, rung_folders
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Expression = str | int
+Three = tuple[Expression, ...]  # x, y, z, or fewer
+T = TypeVar("T", bound="DataclassInstance")
+V = TypeVar("V")
 
 _BEGINS = re.compile(r"\A\s*/\*---(?!-)|^[ \t]*/\*---[ \t]*$", re.MULTILINE)  # no line of a comment's own dashes
 _BLOCK = re.compile(r"\A\s*/\*---[ \t]*\n(.*?)\n[ \t]*---\*/", re.DOTALL)
@@ -60,11 +67,11 @@ class Launch:
     """
 
     kernel: str
-    grid: tuple[Expression, ...]
-    block: tuple[Expression, ...]
+    grid: Three
+    block: Three
     shared: Expression = 0
     cooperative: bool = False
-    cluster: tuple[Expression, ...] | None = None
+    cluster: Three | None = None
     pdl: bool = False
     when: Expression | None = None
     each: tuple[str, Expression] | None = None  # (name, count): repeated with name = 0 .. count - 1
@@ -128,7 +135,6 @@ class Header:
     formats: tuple[str, ...] = ()  # names of further rungs in the file: other keys for the same code
 
 
-_TEXTS = ("idea", "expect", "provenance", "adopted", "rewrite", "side_experiment")
 # Keys of a Python rung, given as constants with these names in capitals; it launches its kernels itself.
 _CONSTANTS = {*DESCRIPTIVE, "emulate", "dtypes", "products", "needs", "align", "tune", "let", "buffers", "model"}
 _CONSTANTS |= {"zeroed", "loses_nan", "only_finite"}
@@ -356,6 +362,19 @@ class _Reader:
     def fail(self, problem: str) -> RungError:
         return RungError(f"{self.origin}: {problem}")
 
+    def read(self, kind: type[T], table: dict[str, Any], where: str, prefix: str = "", **own: Any) -> T:
+        """A dataclass from a table: each field by its annotation, but for its `own`; errors name PREFIX and the key."""
+        names = [f.name for f in fields(kind)]
+        self.known(table, where, names)
+        types = {f.name: str(f.type).removesuffix(" | None") for f in fields(kind) if f.name in table}
+        plain = [name for name in types if name not in own]
+        return kind(**{n: getattr(self, _READERS[types[n]])(table[n], prefix + n) for n in plain}, **own)
+
+    def known(self, table: dict[str, Any], where: str, names: Collection[str]) -> None:
+        for key in table:
+            if key not in names:
+                raise self.fail(f"{where} has an unknown key {key!r}; it may have {', '.join(sorted(names))}.")
+
     def header(self, table: dict[str, Any], *, launches_itself: bool = False) -> Header:
         names = {{"parent": "from", "launches": "launch"}.get(f, f) for f in Header.__dataclass_fields__}
         self.known(table, "the header", names)
@@ -364,69 +383,50 @@ class _Reader:
             raise self.fail("the header has no [[launch]]; name the kernel, its grid and its block.")
         if "idea" not in table:
             raise self.fail('the header has no idea; add idea = "…" in one sentence.')
-        let = let_table(self.table(table, "let"), self.origin)
-        define = {k: self.expression(v, f"define.{k}") for k, v in self.table(table, "define").items()}
-        return Header(
-            **{k: self.text(table, k) for k in _TEXTS},
-            emulate=self.text(table, "emulate"),
-            found=short_enough(self.text(table, "found"), self.origin),
-            parent=parent_name(self.text(table, "from"), self.origin),
+        let = let_table(self.table(table.get("let", {}), "let"), self.origin)
+        define = self.each(table, "define", self.expression)
+        return self.read(
+            Header,
+            {key: value for key, value in table.items() if key not in ("from", "launch")},
+            "the header",
+            found=short_enough(self.text(table.get("found", ""), "found"), self.origin),
+            parent=parent_name(self.text(table.get("from", ""), "from"), self.origin),
             dtypes=self.dtypes(table.get("dtypes", ["f32"])),
-            products=self.products(table),
-            needs=self.strings(table.get("needs", []), "needs"),
-            align=self.expression(table["align"], "align") if "align" in table else None,
-            options=self.strings(table.get("options", []), "options"),
-            arch_specific=self.flag(table, "arch_specific"),
-            tune={k: self.choices(v, k) for k, v in self.table(table, "tune").items()},
+            products=self.products(table.get("products", "")),
+            tune=self.each(table, "tune", self.choices),
             let=let,
-            dims=self.strings(table.get("dims", []), "dims"),
             define=define_table(define, let, self.origin),
-            bind=self.bind(table),
-            buffers={k: self.buffer(v, k) for k, v in self.table(table, "buffers").items()},
-            zeroed=self.strings(table.get("zeroed", []), "zeroed"),
-            loses_nan=self.flag(table, "loses_nan"),
-            only_finite=self.flag(table, "only_finite"),
-            maps={k: self.map(v, k) for k, v in self.table(table, "maps").items()},
-            inside=self.inside(table),
-            constants={k: self.symbol(v, k) for k, v in self.table(table, "constants").items()},
+            buffers=self.each(table, "buffers", self.buffer),
+            maps=self.each(table, "maps", self.map),
+            inside=self.inside(table) if "inside" in table else None,
+            constants=self.each(table, "constants", self.text),
             launches=tuple(self.launch(entry) for entry in launches),
-            model=self.model(self.table(table, "model")),
-            formats=tuple(self.table(table, "formats")),
+            model=self.model(self.table(table.get("model", {}), "model")),
+            formats=tuple(self.table(table.get("formats", {}), "formats")),
         )
 
     def model(self, table: dict[str, Any]) -> Model:
-        self.known(table, "model", set(Model.__dataclass_fields__))
         untuned = table.get("untuned", [])
         if not isinstance(untuned, list) or not all(isinstance(one, dict) and "when" in one for one in untuned):
             raise self.fail("model.untuned is not a list of tables with a condition `when`, and values of tunables.")
-        return Model(
-            serves={k: self.expression(v, f"model.serves.{k}") for k, v in self.table(table, "serves").items()},
-            fits=self.strings(table.get("fits", []), "model.fits"),
-            untuned=tuple(
-                (str(one["when"]), {n: self.choices(v, n)[0] for n, v in one.items() if n != "when"}) for one in untuned
-            ),
-            estimate=self.text(table, "estimate"),
-        )
+        rules = [({n: self.choices(v, n)[0] for n, v in one.items() if n != "when"}, one["when"]) for one in untuned]
+        return self.read(Model, table, "model", "model.", untuned=tuple((str(when), tuned) for tuned, when in rules))
 
-    def known(self, table: dict[str, Any], where: str, names: set[str]) -> None:
-        for key in table:
-            if key not in names:
-                raise self.fail(f"{where} has an unknown key {key!r}; it may have {', '.join(sorted(names))}.")
+    def each(self, table: dict[str, Any], key: str, read: Callable[[Any, str], V]) -> dict[str, V]:
+        """The values of a table, each read under its name."""
+        return {name: read(value, f"{key}.{name}") for name, value in self.table(table.get(key, {}), key).items()}
 
-    def table(self, parent: dict[str, Any], key: str) -> dict[str, Any]:
-        value = parent.get(key, {})
+    def table(self, value: Any, key: str) -> dict[str, Any]:
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             raise self.fail(f"{key} is not a table; give one value for each name.")
         return value
 
-    def text(self, table: dict[str, Any], key: str) -> str:
-        value = table.get(key, "")
+    def text(self, value: Any, key: str) -> str:
         if not isinstance(value, str):
             raise self.fail(f"{key} is not a string; put it in quotes.")
         return value
 
-    def flag(self, table: dict[str, Any], key: str) -> bool:
-        value = table.get(key, False)
+    def flag(self, value: Any, key: str) -> bool:
         if not isinstance(value, bool):
             raise self.fail(f"{key} = {value!r} is neither true nor false.")
         return value
@@ -444,18 +444,17 @@ class _Reader:
                 raise self.fail(f"dtypes names {name!r}; the number formats are {', '.join(DTYPES)}.")
         return names
 
-    def products(self, table: dict[str, Any]) -> str:
-        name = self.text(table, "products")
+    def products(self, name: Any) -> str:
         if name and name not in PRODUCTS:
             raise self.fail(
                 f"products is {name!r}; leave it out where that is the dtype, or use {', '.join(PRODUCTS)}."
             )
-        return name
+        return str(name)
 
-    def choices(self, value: Any, name: str) -> tuple[int, ...]:
+    def choices(self, value: Any, key: str) -> tuple[int, ...]:
         values = [value] if isinstance(value, int) else value
         if not isinstance(values, list) or not values or not all(type(v) is int for v in values):
-            raise self.fail(f"tune.{name} is not a list of whole numbers; the first is the default.")
+            raise self.fail(f"{key} is not a list of whole numbers; the first is the default.")
         return tuple(values)
 
     def expression(self, value: Any, key: str) -> Expression:
@@ -463,108 +462,76 @@ class _Reader:
             raise self.fail(f"{key} = {value!r} is not an expression; write a number or a string.")
         return value
 
-    def three(self, value: Any, key: str) -> tuple[Expression, ...]:
-        values = value if isinstance(value, list) else [value]
-        if not 1 <= len(values) <= 3:
-            raise self.fail(f"{key} has {len(values)} entries; give one to three (x, y, z).")
-        return tuple(self.expression(v, key) for v in values)
-
-    def bind(self, table: dict[str, Any]) -> dict[str, str | int | float]:
-        bind = self.table(table, "bind")
-        for name, value in bind.items():
-            if isinstance(value, bool) or not isinstance(value, str | int | float):
-                raise self.fail(f"bind.{name} = {value!r} is neither an operand, a number nor an expression.")
-        return bind
-
-    def symbol(self, value: Any, name: str) -> str:
-        if not isinstance(value, str):
-            raise self.fail(f"constants.{name} is not the name of a __constant__ symbol.")
-        return value
-
-    def buffer(self, value: Any, name: str) -> Buffer:
-        if not isinstance(value, dict):
-            raise self.fail(f'buffers.{name} is not a table; write [buffers.{name}] with shape = ["B", "T"].')
-        self.known(value, f"buffers.{name}", {"shape", "dtype", "zero", "fill"})
-        shape = value.get("shape")
-        if not isinstance(shape, list) or not shape:
-            raise self.fail(f'buffers.{name} has no shape; write shape = ["B", "T"].')
-        zero = value.get("zero", False)
-        if not isinstance(zero, bool) and zero != "once":
-            raise self.fail(f'buffers.{name}.zero = {zero!r} is neither true, false nor "once".')
-        fill = value.get("fill", 0)
-        if isinstance(fill, bool) or not isinstance(fill, int | float) or (zero and fill):
-            raise self.fail(f"buffers.{name}.fill = {fill!r} is not a number, such as -inf, or zero is given as well.")
-        return Buffer(
-            shape=tuple(self.expression(s, f"buffers.{name}.shape") for s in shape),
-            dtype=self.text(value, "dtype") or "real",
-            zero=zero is True or bool(fill),
-            fill=float(fill),
-            zero_once=zero == "once",
-        )
-
-    def map(self, value: Any, name: str) -> Map:
-        where = f"maps.{name}"
-        if not isinstance(value, dict):
-            raise self.fail(f'{where} is not a table; write [{where}] with operand = "x" and box = [64, 64].')
-        self.known(value, where, set(Map.__dataclass_fields__))
-        operand, fill = self.text(value, "operand"), self.text(value, "fill") or "zeros"
-        if not operand or not value.get("box"):
-            raise self.fail(
-                f'{where} has no {"box" if operand else "operand"}; write operand = "x" and box = [64, 64].'
-            )
-        if fill not in ("zeros", "nan"):
-            raise self.fail(f'{where}.fill = {fill!r} is neither "zeros" nor "nan".')
-        sizes = {k: self.expressions(value.get(k, []), f"{where}.{k}") for k in ("box", "dims", "strides")}
-        given = [k for k in ("offset", "swizzle", "promotion", "when") if k in value]
-        numbers = {k: self.expression(value[k], f"{where}.{k}") for k in given}
-        return Map(operand, **sizes, **numbers, fill=fill, tf32=self.flag(value, "tf32"))  # type: ignore[arg-type]
-
     def expressions(self, value: Any, key: str) -> tuple[Expression, ...]:
         if not isinstance(value, list):
             raise self.fail(f"{key} is not a list of expressions.")
         return tuple(self.expression(v, key) for v in value)
 
-    def inside(self, table: dict[str, Any]) -> Inside | None:
-        if "inside" not in table:
-            return None
-        inside = self.table(table, "inside")
-        self.known(inside, "inside", set(Inside.__dataclass_fields__))
-        counter, rows = self.text(inside, "counter"), inside.get("rows")
-        if counter not in self.table(table, "buffers"):
+    def three(self, value: Any, key: str) -> Three:
+        values = value if isinstance(value, list) else [value]
+        if not 1 <= len(values) <= 3:
+            raise self.fail(f"{key} has {len(values)} entries; give one to three (x, y, z).")
+        return self.expressions(values, key)
+
+    def named_expressions(self, value: Any, key: str) -> dict[str, Expression]:
+        return self.each({key: value}, key, self.expression)
+
+    def bind(self, value: Any, key: str) -> dict[str, str | int | float]:
+        bind = self.table(value, key)
+        for name, target in bind.items():
+            if isinstance(target, bool) or not isinstance(target, str | int | float):
+                raise self.fail(f"{key}.{name} = {target!r} is neither an operand, a number nor an expression.")
+        return bind
+
+    def buffer(self, value: Any, key: str) -> Buffer:
+        given = self.table(value, key)
+        self.known(given, key, {"shape", "dtype", "zero", "fill"})
+        zero, fill = given.get("zero", False), given.get("fill", 0)
+        if not given.get("shape"):
+            raise self.fail(f'{key} has no shape; write shape = ["B", "T"].')
+        if not isinstance(zero, bool) and zero != "once":
+            raise self.fail(f'{key}.zero = {zero!r} is neither true, false nor "once".')
+        if isinstance(fill, bool) or not isinstance(fill, int | float) or (zero and fill):
+            raise self.fail(f"{key}.fill = {fill!r} is not a number, such as -inf, or zero is given as well.")
+        own = {"zero": zero is True or bool(fill), "fill": float(fill), "zero_once": zero == "once"}
+        return self.read(Buffer, given, key, f"{key}.", **own)
+
+    def map(self, value: Any, key: str) -> Map:
+        given = self.table(value, key)
+        for needed in ("operand", "box"):
+            if not given.get(needed):
+                raise self.fail(f'{key} has no {needed}; write operand = "x" and box = [64, 64].')
+        made = self.read(Map, given, key, f"{key}.")
+        if made.fill not in ("zeros", "nan"):
+            raise self.fail(f'{key}.fill = {made.fill!r} is neither "zeros" nor "nan".')
+        return made
+
+    def inside(self, table: dict[str, Any]) -> Inside:
+        inside = self.table(table["inside"], "inside")
+        counter, rows = inside.get("counter"), inside.get("rows")
+        if counter not in self.table(table.get("buffers", {}), "buffers"):
             raise self.fail(f"inside.counter = {counter!r} is not a buffer; declare [buffers.{counter or 'spent'}].")
         if not isinstance(rows, list) or not rows or not all(isinstance(group, list) for group in rows):
             raise self.fail("inside.rows is not a list with a list of rows for each thread that counts.")
-        columns = self.strings(inside.get("columns", []), "inside.columns")
-        return Inside(counter, columns, tuple(self.strings(group, "inside.rows") for group in rows))
+        groups = tuple(self.strings(group, "inside.rows") for group in rows)
+        return self.read(Inside, inside, "inside", "inside.", rows=groups)
 
     def launch(self, entry: Any) -> Launch:
         if not isinstance(entry, dict):
             raise self.fail("launch is not a table; write [[launch]] above its keys.")
-        self.known(entry, "a [[launch]]", set(Launch.__dataclass_fields__))
-        kernel = self.text(entry, "kernel")
-        if not kernel:
+        if not entry.get("kernel"):
             raise self.fail("a [[launch]] names no kernel.")
         for key in ("grid", "block"):
             if key not in entry:
-                raise self.fail(f"the launch of {kernel} has no {key}.")
-        return Launch(
-            kernel=kernel,
-            grid=self.three(entry["grid"], "grid"),
-            block=self.three(entry["block"], "block"),
-            shared=self.expression(entry.get("shared", 0), "shared"),
-            cooperative=self.flag(entry, "cooperative"),
-            cluster=self.three(entry["cluster"], "cluster") if "cluster" in entry else None,
-            pdl=self.flag(entry, "pdl"),
-            when=self.expression(entry["when"], "when") if "when" in entry else None,
-            each=self.each(entry),
-            bind=self.bind(entry),
-        )
-
-    def each(self, entry: dict[str, Any]) -> tuple[str, Expression] | None:
-        if "each" not in entry:
-            return None
-        each = self.table(entry, "each")
-        if len(each) != 1:
+                raise self.fail(f"the launch of {entry['kernel']} has no {key}.")
+        each = self.named_expressions(entry["each"], "each") if "each" in entry else {}
+        if "each" in entry and len(each) != 1:
             raise self.fail('each is not one name and its count; write each = { layer = "L" }.')
-        name, count = next(iter(each.items()))
-        return name, self.expression(count, f"each.{name}")
+        return self.read(Launch, entry, "a [[launch]]", each=next(iter(each.items()), None))
+
+
+_READERS = {  # the functions that read fields, by the fields' annotations
+    "str": "text", "bool": "flag", "Expression": "expression", "Three": "three", "tuple[str, ...]": "strings",
+    "tuple[Expression, ...]": "expressions", "dict[str, Expression]": "named_expressions",
+    "dict[str, str | int | float]": "bind",
+}  # fmt: skip

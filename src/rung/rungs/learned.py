@@ -29,6 +29,8 @@ class LearnedCall:
     doubts: Sequence[str] = ()  # why the call is only proposed, and the likeliest headers; empty if it is confirmed
     fault: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the launch that the file itself makes
     failure: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what the likeliest call computed
+    error: str = ""  # the same as a sentence
+    own: bool = False  # whether that call is the one that the file itself makes
     asked: bool = False  # a launch that the user gave, not the file
 
 
@@ -55,7 +57,9 @@ def write(of: Operation, text: str, found: LearnedFile) -> None:
 
 
 def _key(of: Operation, text: str) -> str:
-    return hashlib.sha256(json.dumps([of.name, text, _code()]).encode()).hexdigest()[:32]
+    takes = [[o.name, o.shape, o.dtype, o.role] for o in of.operands]  # those of a problem may change
+    facts = [of.name, takes, of.dims, of.scalars, text, _code()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
 @functools.cache

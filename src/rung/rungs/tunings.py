@@ -24,7 +24,6 @@ from rung.errors import RungError
 from rung.lazy import torch
 from rung.rungs import identity
 from rung.rungs.base import Device, Rung, arch
-from rung.rungs.identity import renewed
 
 FORMAT = "rung-tuning-1"
 MEASURED = Path(__file__).with_name("tunings_measured.jsonl")
@@ -164,7 +163,7 @@ def _by_question(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
     stamp = (status.st_mtime_ns, status.st_size)
     if path not in _read or _read[path][0] != stamp:
         table: dict[tuple[str, ...], dict[str, Any]] = {}
-        for row in lines.read(path, FORMAT, "tunings", "rung sweep", renewed):
+        for row in lines.read(path, FORMAT, "tunings", "rung sweep"):
             question = (row["machine"].get("gpu", ""), row["rung"], row["class"], row["dtype"])
             key = (*question, json.dumps(row["values"], sort_keys=True))
             table.pop(key, None)  # the newest is last

@@ -1,5 +1,5 @@
-"""Other names of operands and scalars, as files that were not written for rung have them, best first; an operation may
-add aliases to its operands."""
+"""Other names of operands, sizes and scalars, as files that were not written for rung have them, best first; an
+operation may add aliases to its operands."""
 
 from rung.operation import Operand
 
@@ -22,6 +22,25 @@ OPERANDS = {
 }
 SCALARS = {"scale": ("sm_scale", "softmax_scale", "scaling"), "causal": ("is_causal",), "eps": ("epsilon",)}
 SHAPES = {"normalized_shape": "weight"}  # a parameter that is an operand's shape
+
+# Names of sizes, as kernels write them.
+ROWS = {"n", "m", "rows", "num_rows", "n_rows", "nrows", "bt", "batch", "batch_size", "height", "r", "nr"}
+COLUMNS = {"c", "d", "cols", "ncols", "num_cols", "n_cols", "columns", "hidden", "hidden_size", "dim", "width", "k"}
+COLUMNS |= {"n", "s"}
+TOTAL = {"n", "size", "numel", "total", "len", "length", "count", "num_elements", "n_elements", "elements", "num"}
+NUMBERS = {"nh", "hs", "num_heads", "head_size", "eps", "epsilon", "alpha", "beta"}
+# Sizes of a product.
+GEMM = {"m": "rows", "n": "OC", "k": "C", "rows": "rows", "wa": "C", "wb": "OC", "ha": "rows", "hb": "C"}
+GEMM |= {"numarows": "rows", "numacolumns": "C", "numbrows": "C", "numbcolumns": "OC"}
+GEMM |= {"numcrows": "rows", "numccolumns": "OC", "lda": "C", "ldb": "OC", "ldc": "OC"}
+GEMM |= {f"in{name}": "C" for name in ("put_size", "put_dim", "_features", "_dim", "_size", "_channels")}
+GEMM |= {f"out{name}": "OC" for name in ("put_size", "put_dim", "_features", "_dim", "_size", "_channels")}
+DIMS = {
+    "B": ("batch", "batch_size", "bs", "bsz"),
+    "T": ("seq_len", "seq", "seqlen", "seq_length", "sequence_length"),
+    "NH": ("nh", "heads", "num_heads", "n_heads", "n_head", "h"),
+    "HS": ("hs", "head_size", "head_dim", "d", "dk", "d_k"),
+}
 
 
 def plain_name(operand: Operand) -> str:

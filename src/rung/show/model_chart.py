@@ -1,4 +1,4 @@
-"""The climb of the whole model as bars of tokens per second, a panel for each number format."""
+"""The climb of the whole model: its timed steps, and what they are in words."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Sequence
 
 from rung.results.row import Row
-from rung.show import charts
-from rung.show.charts import Bar, Mark, Panel
 
 COLOURS = {"float32": "f32", "tf32": "tf32", "float16": "f16", "bfloat16": "bf16", "int8": "f16"}
 
@@ -30,29 +28,6 @@ def _place(row: Row) -> tuple[bool, int, str]:
 
 def rate(row: Row) -> float:
     return row.metrics["tokens_per_s"]
-
-
-def chart(rows: Sequence[Row]) -> str:
-    """The steps as an SVG."""
-    panels = []
-    for dtype in dict.fromkeys(row.dtype for row in rows):
-        some = [row for row in rows if row.dtype == dtype]
-        bars, before = [], None
-        for row in some:
-            gain = f"{rate(row) / before:.2f}×" if before else ""
-            before = rate(row)
-            label = row.part.replace("_", " ")
-            bars.append(Bar(label, rate(row), (f"{rate(row):,.0f}", gain), COLOURS[dtype], tip=row.detail["idea"]))
-        limits = [rate(r) / r.metrics["of_bandwidth"] for r in some if r.metrics.get("of_bandwidth")]
-        marks = [Mark("memory bandwidth", limits[-1], "limit")] if limits else []
-        panels.append(Panel(f"{rows[0].what}, {dtype}, one text, {rows[0].weights} weights", bars, marks, best=True))
-    return charts.bars(
-        panels,
-        title=f"The climb of {rows[0].what}",
-        description=summary(rows),
-        unit="tokens per second",
-        columns=("tokens/s", "vs before"),
-    )
 
 
 def summary(rows: Sequence[Row]) -> str:

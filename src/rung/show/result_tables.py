@@ -9,7 +9,7 @@ from rung.results import current, store
 from rung.results.current import time_text
 from rung.results.query import Pair
 from rung.results.row import Row
-from rung.show.markdown import headline, remark
+from rung.show.row_text import headline, remark
 from rung.show.verb_tables import Table
 
 if TYPE_CHECKING:

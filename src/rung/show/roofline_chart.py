@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rung.profile.roofline import Placed
-from rung.results.current import Limits, percent
+from rung.results.current import Limits, label, percent
 from rung.show import charts
 from rung.show.charts import Point, Roof
-from rung.show.climb_chart import label
 
 
 def roofs(limits: Limits, dtypes: Sequence[str]) -> list[Roof]:

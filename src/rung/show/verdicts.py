@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuless.base.files import read_text
-from rung.check.diagnosis import Diagnosis
 from rung.check.report import admitted_by, right_where
+from rung.explain.diagnosis import Diagnosis
 from rung.show.verb_tables import cases_left_out
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ class CompileError(UserError):
 
     kind = "compile"
 
-    def __init__(self, text: str, missing: str = "", reason: str = "") -> None:
+    def __init__(self, text: str, missing: str = "", place: dict[str, Any] | None = None) -> None:
         super().__init__(text)
-        self.missing = missing  # a header, or the compiler itself, that was not found
-        self.reason = reason  # the first error alone, in one line
+        self.missing = missing  # a header, the compiler itself, or the name of an instance that was not found
+        self.place = place or {}  # file and line of the first error, as a finding has them
 
 
 class TooLarge(UserError):

@@ -42,11 +42,6 @@ class Cubin:
         return THREADS_BLOCK if stated is None else stated
 
     @property
-    def keeps_state(self) -> bool:
-        """Whether it has variables that its kernels may write to, which later launches find."""
-        return any(part.name.startswith(".nv.global") and part.size for part in elf.sections(self.path.read_bytes()))
-
-    @property
     def spilling(self) -> tuple[str, ...]:
         """Kernels whose registers did not suffice."""
         return tuple(k for k, r in self.resources.items() if r.spill_stores or r.spill_loads)

@@ -282,7 +282,10 @@ def compile_error(build: Build, arch: str, found: Headers, text: str, missing: s
     absent = f'cannot open source file "{missing}"' if missing else ""
     hint = _hint(build, found, " ".join([absent, *(match["text"] for match in errors)] if errors else [absent, *shown]))
     whole = "\n".join([f"{build.origin} does not compile for {arch}:", *shown, *([f"  {hint}"] if hint else [])])
-    return CompileError(whole, missed, hint or shown[0].strip())
+    first = errors[0] if errors else None
+    if first and "__nv_name_map" in first["file"]:  # the host's variables name this instance
+        return CompileError(whole, missed or first["text"])
+    return CompileError(whole, missed, {"file": first["file"], "line": int(first["line"])} if first else {})
 
 
 def _on_this_machine(header: str) -> bool:

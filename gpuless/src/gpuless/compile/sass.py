@@ -34,6 +34,7 @@ _LABEL = re.compile(r"^(\.L_\w+):")
 _NAME = re.compile(r"^([.$\w]+):$")
 _TARGET = re.compile(r"`\(([^()]+)\)")
 _ADDRESS = re.compile(r"32@(lo|hi)\(+([^()\s]+)(?: \+ ([^()@]+)@srel)?\)+")  # of code, or of a variable
+VARIABLE = re.compile(r"32@(lo|hi)\(+([^()\s]+)(?: \+ (0x[0-9a-f]+))?\)+")  # half of its address, which is not code's
 _COMMENT = re.compile(r"\(\*.*?\*\)")
 _INSTRUCTION = re.compile(
     r"/\*(?P<address>[0-9a-f]{4,})\*/\s+\{?\s*(?P<text>(?:@!?U?PT?\d?\s+)?(?P<opcode>[A-Z][A-Za-z0-9_.]*)[^;]*)"

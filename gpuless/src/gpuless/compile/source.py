@@ -99,11 +99,11 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
         defined = f"it defines {', '.join(present)}" if present else "it defines no __global__ function"
         raise UserError(f"{origin} has no kernel named '{name}': {defined}.")
     signature = next((s for s in found if s.body), found[0])
-    given = _split(arguments.rstrip().removesuffix(">")) if arguments else []
+    given = split(arguments.rstrip().removesuffix(">"), *OF_TYPES) if arguments else []
     types = aliases(source) | {
         parameter: given[i] if i < len(given) else default for i, (parameter, default) in enumerate(signature.template)
     }
-    texts = _split(signature.parameters)
+    texts = split(signature.parameters, *OF_TYPES)
     if texts in ([], ["void"]):
         return ()
     where = f"parameter {{}} of kernel '{name}' in {origin}"
@@ -118,7 +118,7 @@ def function_parameters(definition: str, source: str, origin: str) -> tuple[str,
     if not found:
         return "", ()
     where = f"parameter {{}} of '{found[1]}' in {origin}"
-    texts = [text for text in _split(found[2]) if text != "void"]
+    texts = [text for text in split(found[2], *OF_TYPES) if text != "void"]
     types = aliases(source)
     return found[1], tuple(_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
 
@@ -326,7 +326,7 @@ def _template(before: str) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]
     if not found:
         return (), frozenset()
     names, types = [], set()
-    for text in _split(found.group(1)):
+    for text in split(found.group(1), *OF_TYPES):
         declared, _, default = text.partition("=")
         words = re.findall(r"[A-Za-z_]\w*", declared)
         names.append((words[-1] if words else "", default.strip()))
@@ -335,19 +335,18 @@ def _template(before: str) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]
     return tuple(names), frozenset(types)
 
 
-def _split(text: str) -> list[str]:
+OF_TYPES = ("([{<", ")]}>")  # brackets in a declaration, where < is no comparison
+
+
+def split(text: str, opening: str = "([{", closing: str = ")]}") -> list[str]:
     """Splits at the commas outside all brackets."""
     parts, depth, start = [], 0, 0
     for i, character in enumerate(text):
-        if character in "([{<":
-            depth += 1
-        elif character in ")]}>":
-            depth -= 1
-        elif character == "," and depth == 0:
+        depth += (character in opening) - (character in closing)
+        if character == "," and depth == 0:
             parts.append(text[start:i].strip())
             start = i + 1
-    parts.append(text[start:].strip())
-    return [] if parts == [""] else parts
+    return [*parts, text[start:].strip()] if text.strip() else []
 
 
 def _parameter(text: str, types: dict[str, str], where: str) -> Parameter:

@@ -25,7 +25,6 @@ from gpuless.compile import elf, sass
 from gpuless.compile.cubin_cache import Cubin
 
 MAGIC = b"gpuless-module-1\n"
-_VARIABLE = re.compile(r"32@(lo|hi)\(+([^()\s]+)(?: \+ (0x[0-9a-f]+))?\)+")
 
 
 class _Blob:
@@ -113,7 +112,7 @@ def _describe_kernel(blob: _Blob, data: bytes, kernel: str, instructions: list[s
     blob.add(len(shared), *(word for variable in shared for word in (variable.offset, variable.plain)))
     text = "".join(f"{machine.line_of(i)}\n" for i in instructions)
     if "32@" in text:
-        text = _VARIABLE.sub(functools.partial(_placed_in, elf.module_memory(data)), text)
+        text = sass.VARIABLE.sub(functools.partial(_placed_in, elf.module_memory(data)), text)
     places = "".join(f"{_place(i.lines)}\n" for i in instructions)
     for piece in (text.encode(), places.encode(), memory.table):
         blob.add_piece(piece)

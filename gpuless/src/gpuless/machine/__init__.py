@@ -13,7 +13,7 @@ import re
 import struct
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,7 @@ STALLS = 12  # reasons
 _TEXT = 2048
 _STACK = 1024  # bytes beyond the stack that the compiler knows of, as a thread of a GPU has
 _EVENTS = 4096
+_NAMED = 5  # a constant bank that no code has
 NEAR = 1 << 24  # bytes from a tensor within which an access is still taken for one of it
 DRIVER = {  # functions of the driver, as machine.h numbers them
     name: (3 << 48) + number for number, name in enumerate(("vprintf", "__assertfail", "malloc", "free"), 1)
@@ -195,7 +196,11 @@ class Program:
         self.reserved = elf.reserved_shared(cubin.arch)
         self.memory = elf.kernel_memory(cubin.path.read_bytes(), cubin.lowered[kernel])
         self.shared = elf.kernel_shared(cubin.path.read_bytes(), cubin.lowered[kernel])
-        self.text = "\n".join(line_of(i) for i in self.instructions)
+        self.named: list[tuple[str, int]] = []  # variables, and places in them, whose addresses the code has: a bank
+        known = elf.module_memory(cubin.path.read_bytes()).variables
+        self.text = sass.VARIABLE.sub(
+            functools.partial(self._placed, known), "\n".join(line_of(i) for i in self.instructions)
+        )
         self.handle = library().rung_machine_load(self.text.encode())
         weakref.finalize(self, library().rung_machine_free, self.handle)
         if problem := library().rung_machine_problem(self.handle):
@@ -207,6 +212,17 @@ class Program:
         library().rung_machine_name(self.handle, kernel.encode(), "\n".join(places).encode())
         self.atomics = [n for n, i in enumerate(self.instructions) if i.atomic]
         self.local_bytes = local_bytes(self.memory, self.instructions)
+
+    def _placed(self, known: Mapping[str, elf.Variable], found: re.Match[str]) -> str:
+        """Half of a variable's address: a number in shared memory; else in a bank, since each module has its own."""
+        variable, half = known.get(found[2]), 4 * (found[1] == "hi")
+        if variable is None:
+            return found[0]
+        at = int(found[3] or "0", 16)
+        if variable.section.startswith(".nv.shared"):
+            return hex(0 if half else variable.offset + at)
+        self.named.append((found[2], at))
+        return f"c[{hex(_NAMED)}][{hex(8 * len(self.named) - 8 + half)}]"
 
     def line(self, number: int) -> int:
         """The line of an instruction in the kernel's own file; 0 if it is not known."""
@@ -356,6 +372,7 @@ class Variables:
             if len(data)
         ]
         self.constants, self.pointers = self._sections[".nv.constant3"], self._sections[".nv.constant4"]
+        self.written = any(name.startswith(".nv.global") and len(data) for name, data in self._sections.items())
 
     def address(self, name: str) -> int | None:
         found = self._known.get(name)
@@ -423,7 +440,9 @@ def run(
     first = aligned(bytes(max(of.memory.constants, of.memory.start)))
     for (offset, _), value in zip(of.memory.parameters, parameters, strict=True):
         struct.pack_into(f"{len(value)}s", first, of.memory.start + offset, value.raw)
+    named = [(variables.address(name) or 0) + at for name, at in of.named]
     banks = {0: first, 2: aligned(of.memory.table), 3: variables.constants, 4: variables.pointers}
+    banks[_NAMED] = aligned(struct.pack(f"<{len(named)}Q", *named))
     launch = _Launch(
         grid=config.grid,
         block=config.block,

@@ -22,6 +22,7 @@ FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fPIC",
+    "-fno-semantic-interposition",  # calls within a file may be inlined
     "-fnon-call-exceptions",  # a signal becomes a fault
 )
 X86_64 = ("-mavx2", "-mf16c", "-mfma")  # what a wheel's library needs of the processor

@@ -77,19 +77,22 @@ void join(Warp& w, uint32_t lanes, uint32_t pc)
 bool converged(Warp& w, size_t i)
 {
     const Split at = w.splits[i];
-    const uint32_t wanted =
-        w.alive & (at.wait == Wait::Converge ? w.converging(at.wanted, unsigned(__builtin_ctz(at.lanes))) : at.wanted);
+    const auto mask = [&](const Split& s) { return w.converge[at.wanted][__builtin_ctz(s.lanes)]; };
+    const bool together = at.wait == Wait::Together;
+    const uint32_t wanted = w.alive & (together ? at.wanted : w.masks[mask(at)].lanes);
     uint32_t here = 0;
+    // Lanes may have left since some came together; lanes of another call in a recursion have another mask.
     const auto waits = [&](const Split& s) {
-        return s.wait == at.wait && s.wanted == at.wanted && s.lanes & wanted &&
-               (at.wait == Wait::Together || s.pc == at.pc);
+        return s.wait == at.wait && s.lanes & wanted &&
+               (together ? (s.wanted & w.alive) == wanted
+                         : s.wanted == at.wanted && s.pc == at.pc && mask(s) == mask(at));
     };
     for (const Split& s : w.splits)
         if (waits(s)) here |= s.lanes;
     if ((here & wanted) != wanted) return false;
     for (Split& s : w.splits)
         if (waits(s)) s.wait = Wait::None;
-    if (at.wait == Wait::Together) meet(w, here);
+    if (together) meet(w, here);
     join(w, here, at.pc);
     return true;
 }

@@ -30,6 +30,24 @@ void require_started(const Warp& w, unsigned lane, uint64_t at, bool write)
     throw fault;
 }
 
+static void addresses(const Warp& w, const Operand& o, uint64_t* at)
+{
+    const auto upper = [&](uint16_t row, bool wide) { return w.r[wide && row != ZERO ? row + 1 : ZERO]; };
+    const uint32_t *low = w.r[o.base], *high = upper(o.base, o.wide);
+    const uint32_t *more = w.r[o.uniform], *more_high = upper(o.uniform, o.uniform_wide);
+    if (o.uniform == ZERO && o.wide && o.scale == 1)
+        for (unsigned l = 0; l < WARP; l++) at[l] = (low[l] | uint64_t(high[l]) << 32) + uint64_t(int64_t(o.offset));
+    else if (o.uniform == ZERO && !o.wide)
+        for (unsigned l = 0; l < WARP; l++) at[l] = uint32_t(low[l] * o.scale + uint32_t(o.offset));
+    else {
+        const uint64_t every = o.wide || o.uniform_wide ? ~0ull : ~0u, offset = uint64_t(int64_t(o.offset));
+        const unsigned shift = unsigned(__builtin_ctz(o.scale));
+        for (unsigned l = 0; l < WARP; l++)
+            at[l] = (((low[l] | uint64_t(high[l]) << 32) << shift) + (more[l] | uint64_t(more_high[l]) << 32) + offset) &
+                    every;
+    }
+}
+
 uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
 {
     Block* block = w.block;
@@ -111,10 +129,10 @@ void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t*
 }
 
 // Of a constant: of 16 bits, which nvdisasm takes for a signed number.
-static uint64_t constant_address(const Warp& w, const Operand& o, unsigned lane)
+static void constant_addresses(const Warp& w, const Operand& o, uint64_t* at)
 {
-    const uint64_t at = address(w, o, lane);
-    return o.offset < 0 && at >> 16 == 0xffff ? at & 0xffff : at;
+    addresses(w, o, at);
+    for (unsigned l = 0; l < WARP && o.offset < 0; l++) at[l] &= at[l] >> 16 == 0xffff ? 0xffff : ~0ull;
 }
 
 // A bank may end within a word.
@@ -130,11 +148,13 @@ uint32_t constant_word(unsigned number, uint64_t at)
 const uint32_t* indexed_constant(const Warp& w, const Operand& o, Row& made, int32_t beyond)
 {
     if (o.kind != Kind::Constant) return w.r[ZERO];
-    const auto word = [&](uint64_t at) { return constant_word(o.index, at); };
     if (o.base == ZERO && o.uniform == ZERO)
-        std::fill(made, made + WARP, word(uint64_t(int64_t(o.offset) + beyond)));
-    else
-        for (unsigned l = 0; l < WARP; l++) made[l] = word(constant_address(w, o, l) + uint64_t(beyond));
+        std::fill(made, made + WARP, constant_word(o.index, uint64_t(int64_t(o.offset) + beyond)));
+    else {
+        uint64_t at[WARP];
+        constant_addresses(w, o, at);
+        for (unsigned l = 0; l < WARP; l++) made[l] = constant_word(o.index, at[l] + uint64_t(beyond));
+    }
     return made;
 }
 
@@ -340,18 +360,6 @@ namespace {
 // ------------------------------------------------------------------------------------------------------
 
 enum : uint32_t { GENERIC, SHARED, LOCAL, SPACE = 3, IS_SIGNED = 8 };
-
-void addresses(const Warp& w, const Operand& o, uint64_t* at)
-{
-    if (o.uniform == ZERO && o.wide && o.scale == 1 && o.base != ZERO) {
-        const uint32_t *low = w.r[o.base], *high = w.r[o.base + 1];
-        for (unsigned l = 0; l < WARP; l++) at[l] = (low[l] | uint64_t(high[l]) << 32) + uint64_t(int64_t(o.offset));
-    } else if (o.uniform == ZERO && !o.wide && o.scale == 1) {
-        const uint32_t* low = w.r[o.base];
-        for (unsigned l = 0; l < WARP; l++) at[l] = uint32_t(low[l] + uint32_t(o.offset));
-    } else
-        for (unsigned l = 0; l < WARP; l++) at[l] = address(w, o, l);
-}
 
 // 0 for a plain access; else the scope that it is strong for, and one more.
 unsigned strength(const Op& op)
@@ -949,38 +957,42 @@ bool prepare_query(Op& op)
 void load_constant(Warp& w, const Op& op, uint32_t lanes)
 {
     const Operand& o = op.s[0];
-    uint32_t* const d = w.target(op.out);
+    uint32_t *const d = w.target(op.out), *const upper = op.bytes == 8 && op.out.index != ZERO ? d + WARP : w.r[SINK];
     const std::vector<uint8_t>& bank = launch.bank[o.index];
-    if (o.base != ZERO || o.uniform != ZERO)
-        each(lanes, [&](unsigned l) {
-            const uint64_t at = constant_address(w, o, l);
-            if (at + op.bytes > bank.size())
-                fail(w, RUNG_BOUNDS, "byte %lld is beyond the %zu bytes of constant memory", (long long)int64_t(at),
+    const bool is_signed = op.flags & IS_SIGNED, indexed = o.base != ZERO || o.uniform != ZERO;
+    const auto read = [&](uint64_t at) {
+        uint64_t v = 0;
+        if (at + sizeof v <= bank.size())
+            memcpy(&v, bank.data() + at, sizeof v);
+        else if (at < bank.size())
+            memcpy(&v, bank.data() + at, bank.size() - at);
+        v &= ~0ull >> (64 - 8 * op.bytes);
+        return !is_signed ? v : op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v));
+    };
+    uint64_t at[WARP], differ = 0;
+    if (indexed) constant_addresses(w, o, at);
+    const uint64_t first = indexed ? at[__builtin_ctz(lanes)] : uint64_t(int64_t(o.offset));
+    for (unsigned l = 0; l < WARP && indexed; l++) differ |= (at[l] ^ first) & -uint64_t(lanes >> l & 1);
+    if (indexed)
+        each(differ ? lanes : lanes & -lanes, [&](unsigned l) {
+            if (at[l] + op.bytes > bank.size())
+                fail(w, RUNG_BOUNDS, "byte %lld is beyond the %zu bytes of constant memory", (long long)int64_t(at[l]),
                      bank.size());
         });
-    Row first, second;
-    const uint32_t* a = w.row(o, first);
-    if (op.bytes < 4) {
-        const bool is_signed = op.has("S8") || op.has("S16");
-        return map(d, lanes, [&](unsigned l) {
-            uint32_t v = 0;
-            const uint64_t at = constant_address(w, o, l);
-            if (at + op.bytes <= bank.size()) memcpy(&v, bank.data() + at, op.bytes);
-            return is_signed ? op.bytes == 1 ? uint32_t(int8_t(v)) : uint32_t(int16_t(v)) : v;
+    if (differ)
+        return each(lanes, [&](unsigned l) {
+            const uint64_t v = read(at[l]);
+            d[l] = uint32_t(v), upper[l] = uint32_t(v >> 32);
         });
-    }
-    Row kept;
-    memcpy(kept, a, sizeof kept);  // the target may be the address
-    if (op.bytes == 8) {
-        a = indexed_constant(w, o, second, 4);
-        if (d != w.r[SINK]) map(d + WARP, lanes, [&](unsigned l) { return a[l]; });
-    }
-    map(d, lanes, [&](unsigned l) { return kept[l]; });
+    const uint64_t v = read(first);
+    map(upper, lanes, [&](unsigned) { return uint32_t(v >> 32); });
+    map(d, lanes, [&](unsigned) { return uint32_t(v); });
 }
 
 bool prepare_constant(Op& op)
 {
     op.bytes = op.has("64") ? 8 : op.has("U16") || op.has("S16") ? 2 : op.has("U8") || op.has("S8") ? 1 : 4;
+    if (op.has("S8") || op.has("S16")) op.flags |= IS_SIGNED;
     if (op.name == "LDCU") op.uniform = true;
     return op.s[0].kind == Kind::Constant;
 }

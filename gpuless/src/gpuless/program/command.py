@@ -1,5 +1,5 @@
-"""The command `gpuless`: programs, test suites and builds where a GPU in software is found. `rung run` and `rung cc`
-are the same commands by another name."""
+"""The command `gpuless`: programs, test suites and builds where a GPU in software is found. `rung run` is
+`gpuless run`."""
 
 from __future__ import annotations
 

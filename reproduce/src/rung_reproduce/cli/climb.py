@@ -38,7 +38,7 @@ def climb(
     ] = 12.0,
     device: Annotated[str, typer.Option(help="cuda, or emulator to try the verb without a GPU.")] = "cuda",
     output: options.Output = None,
-    svg: options.Svg = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw a chart into this SVG file.")] = None,
     json: options.Json = False,
 ) -> None:
     """The whole model, from the simplest kernels to the fastest decode: first correctness, then speed.
@@ -55,6 +55,8 @@ def climb(
     from rung_reproduce.climbs import course, tables
     from rung_reproduce.climbs import model as generation
     from rung_reproduce.show import attention_text_chart
+    from rung_reproduce.show.charts import write_svg
+    from rung_reproduce.show.model_chart import chart
 
     if device not in ("cuda", "emulator"):
         raise RungError(f"device {device!r} runs no rungs; use cuda or emulator.")
@@ -100,7 +102,7 @@ def climb(
     for step in climber.climb(steps):
         results.append(_store(climber.result.result(step, trained), device, output))
     if svg is not None and (timed := model_chart.steps(results)):
-        _draw(model_chart.chart(timed), svg)
+        write_svg(chart(timed), svg)
     if json:
         console.print_json([row.as_json() for row in results])
     else:
@@ -117,18 +119,13 @@ def _store(row: Result, device: str, output: Path | None) -> Result:
     return store.append(stored) if device == "cuda" else stored
 
 
-def _draw(picture: str, path: Path) -> None:
-    from rung.show.charts import write_svg
-
-    write_svg(picture, path)
-
-
 def _draw_study(rows: Sequence[Result], svg: Path | None) -> None:
     from rung_reproduce.show import attention_text_chart
+    from rung_reproduce.show.charts import write_svg
 
     if svg is None:
         return
     if any("seconds" in row.metrics for row in rows):
-        _draw(attention_text_chart.chart(rows[0].what, rows), svg)
+        write_svg(attention_text_chart.chart(rows[0].what, rows), svg)
     else:
         console.note(f"{svg} was not drawn: there are no times.")

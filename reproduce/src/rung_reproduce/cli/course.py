@@ -50,7 +50,6 @@ def course(
         typer.Option(help="The course's config_sweep: six block sizes, as 32,128,5,128,128,32 (repeatable)."),
     ] = None,
     output: options.Output = None,
-    plot: options.Svg = None,
     json: options.Json = False,
     slurm: Annotated[bool, typer.Option("--slurm", help="Distribute it over a Slurm cluster.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --slurm: print the script, submit nothing.")] = False,
@@ -101,7 +100,7 @@ def course(
     if cluster is not None:
         tunings = tunings_of(subject, tune, random, seed, None)
         words = _words(rung, file, tune, random, seed) + _options(settings, _shape_option(subject), subject.dtype.name)
-        _spread(subject, words, cluster, tunings, plot, json)
+        _spread(subject, words, cluster, tunings, json)
         return
     if shard is None:
         raise RungError(f"one rung is swept here by `rung sweep {rung}`; --slurm spreads it over a cluster.")
@@ -112,7 +111,7 @@ def course(
     swept = run_sweep(subject, tunings, how, settings)
     if profile:
         profile_each([swept], output)
-    conclude(swept, plot, json, store=False)
+    conclude(swept, json, store=False)
 
 
 def _options(settings: Settings, shape: str | None, dtype: str | None) -> list[str]:
@@ -143,7 +142,7 @@ def _shape_option(subject: Subject) -> str | None:
 
 
 def _spread(
-    subject: Subject, words: list[str], cluster: Cluster, tunings: list[Tuning], plot: Path | None, json: bool
+    subject: Subject, words: list[str], cluster: Cluster, tunings: list[Tuning], json: bool
 ) -> None:
     from rung.rungs import identity
     from rung.sweep.sweep import Sweep, place
@@ -153,7 +152,7 @@ def _spread(
     if rows is not None:
         timed = any(r.cold_us is not None for r in rows)
         swept = Sweep(subject, rows[0].options["measure"], timed, rows)
-        conclude(swept, plot, json, store=len({r.gpu for r in rows}) == 1)
+        conclude(swept, json, store=len({r.gpu for r in rows}) == 1)
 
 
 def _tuples(tuples: list[str], folder: Path, cluster: Cluster | None, json: bool) -> None:

@@ -113,11 +113,12 @@ def _document(name: str, on: Shown) -> None:
     from rung_reproduce.show import forms
 
     of = sources.documents()[name]
-    print(f"{of.cited}\n\n{findings.texts('did')[name]}")
+    print(f"{of.cited}\n\n{findings.told(name, 'did')}")
     lines = [(f.says, *f.cells(on.judged), f.verdict(on.judged))
              for f in findings.headlines(name, on.judged)]  # fmt: skip
     print()
     console.table(("they found", "theirs", f"ours, {on.gpu or 'no GPU'}", ""), lines, right=("theirs", "ours"))
+    print(f"\nAll {len(findings.of_document(name))}, with reasons: rung reproduce {name} --findings")
     for form in forms.forms(name, on.columns):
         print(f"\n{form.experiment.section}: {form.title}\n{form.differs}\n")
         console.table(form.heads, form.lines, right=form.heads[1:])

@@ -68,8 +68,8 @@ def study(
     if given and name != "attention":
         raise RungError(f"--{next(iter(given))} is an option of `rung study attention` only.")
     from rung.results import store
-    from rung.show.charts import write_svg
     from rung_reproduce import findings
+    from rung_reproduce.show.charts import write_svg
     from rung_reproduce.studies.common import Gpu
 
     answers = []
@@ -90,10 +90,8 @@ def study(
                 print(f"Chart: {path}\n" if with_chart else "")
         if not json:
             for f in findings.of_study(one):
-                says, told, why, theirs, ours = f.line(rows)
-                seen = findings.VERDICTS.get(f.judged(rows), "not measured")
-                reason = f" {why}" if seen == told else ""
-                print(f"{f.document.title}: {says} (theirs {theirs}, here {ours or '-'}): {seen}.{reason}")
+                says, verdict, why, theirs, ours = f.line(rows)
+                print(f"{f.document.title}: {says} (theirs {theirs}, here {ours or '-'}): {verdict}. {why}".rstrip())
     if json:
         console.print_json(answers if name == "all" else answers[0])
 

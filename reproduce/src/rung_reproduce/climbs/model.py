@@ -18,7 +18,6 @@ from rung.errors import RungError, first_line
 from rung.models.family import TOKENIZED, Config, read_config, requested
 from rung.models.folders import find
 from rung.models.generate import Run
-from rung.models.gpu.direct import logits_after, write_texts
 from rung.models.gpu.engine import DTYPES, GpuSteps
 from rung.models.gpu.slots import GpuBackend
 from rung.models.operations import PLANS, plan_rungs
@@ -35,6 +34,7 @@ from rung.results import machine
 from rung.results.row import Row as Result
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device
+from rung_reproduce.direct import logits_after, write_texts
 
 GREEDY = Sampling(temperature=0)
 # How far a number format may take the logits from float32's, as KL divergence per token in nats.

@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 
 from rung.results.row import Row
-from rung.show import charts
-from rung.show.charts import Bar, Mark, Panel, Series
+from rung.show.charts import Canvas
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Bar, Mark, Panel, Series
 
 FORMAT = "float32"  # the study's
 LAST = "37_sixty_four_square"  # its version 12
@@ -134,6 +135,6 @@ def _label(row: Row) -> str:
 def _stacked(above: str, below: str, title: str, description: str) -> str:
     """One picture over another."""
     heights = [float(re.findall(r' height="([\d.]+)"', picture)[0]) for picture in (above, below)]
-    canvas = charts.Canvas(WIDTH, sum(heights) + 24)
+    canvas = Canvas(WIDTH, sum(heights) + 24)
     canvas.elements += [above, below.replace("<svg ", f'<svg y="{heights[0] + 24:g}" ', 1)]
     return canvas.svg(title, description)

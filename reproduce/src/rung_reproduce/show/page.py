@@ -15,11 +15,12 @@ from rung.results import codes, store
 from rung.results.current import Figures, by_gpu
 from rung.results.row import Row
 from rung.rungs import catalogue
-from rung.show import charts, markdown, roofline_chart
-from rung.show.charts import Bar, Panel, Series
-from rung.show.markdown import picture, plain, table
+from rung.show import roofline_chart
+from rung.show.charts import escape
 from rung_reproduce import findings, items, sources
-from rung_reproduce.show import forms
+from rung_reproduce.show import charts, forms
+from rung_reproduce.show.charts import Bar, Panel, Series
+from rung_reproduce.show.markdown import picture, plain, table
 
 ROOT = store.ROOT
 FORMATS = {"float32": "f32", "tf32": "tf32"}  # colours
@@ -63,13 +64,13 @@ def first(name: str, on: Shown) -> str:
         for f in findings.headlines(name, on.judged)
     ]
     heads = ("they found", f"theirs, {_short(sources.documents()[name].gpu)}", f"ours, {on.gpu or 'no GPU'}", "")
-    made = markdown.table(heads, lines).replace("| --- | ---: | ---: | ---: |", "| --- | ---: | ---: | --- |")
-    told = findings.texts("takeaway")[name], "**Counts:** " + findings.texts("exact")[name]
+    made = table(heads, lines).replace("| --- | ---: | ---: | ---: |", "| --- | ---: | ---: | --- |")
+    takeaway, exact = (findings.told(name, key) for key in ("takeaway", "exact"))
     count = Counter(f.judged(on.judged) for f in findings.of_document(name))
     said = ", ".join(f"{count[v]} {word}" for v, word in findings.VERDICTS.items() if count[v])
     link = f"All {count.total()} findings ({said}), with reasons, and every table:"
     rule = "A verdict is made from the two figures by [one rule](../reproduce.md#what-a-verdict-is)."
-    return f"\n{plain(told[0])}\n{made}{told[1]}\n\n{rule} {link} [{name}-all.md]({name}-all.md).\n\n"
+    return f"\n{plain(takeaway)}\n{made}**Counts:** {exact}\n\n{rule} {link} [{name}-all.md]({name}-all.md).\n\n"
 
 
 def _short(gpu: str) -> str:
@@ -105,7 +106,7 @@ def _study(study: str, told: Mapping[str, Any]) -> str:
     without, reason = sources.left_out(study)
     shown = [i for i, column in enumerate(told["columns"]) if column not in without]
     body = [tuple(plain(_cut(str(line[i]))) for i in shown) for line in told["rows"]]
-    title = charts.escape(sources.title(study, told["title"])) + f" (rung study {study.partition('/')[0]})"
+    title = escape(sources.title(study, told["title"])) + f" (rung study {study.partition('/')[0]})"
     heads = [plain(told["columns"][i]) or " " for i in shown]
     said = " ".join(filter(None, (plain(told["finding"]), reason)))
     return f"\n<details><summary>{title}</summary>\n\n{said}\n{table(heads, body)}</details>\n"

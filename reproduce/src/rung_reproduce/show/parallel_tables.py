@@ -7,9 +7,9 @@ from typing import Any
 
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import charts
-from rung.show.markdown import ms, picture, table, times
 from rung_reproduce import sources
+from rung_reproduce.show import charts
+from rung_reproduce.show.markdown import ms, picture, table, times
 
 GPU = ("CUDA, linear softmax", "CUDA, tree softmax", "CUDA, flash", "torch SDPA on the GPU")
 RANKS = ("MPI ring, 1 rank", "MPI ring, 2 ranks", "MPI ring, 4 ranks")
@@ -190,16 +190,9 @@ def chart(study: dict[str, Any], width: float, height: float = 300) -> str:
         if any(y is not None for _, y in s["points"])
     ]
     return charts.curves(
-        series,
-        title=study["title"],
-        description=study["finding"],
-        x_label=axes["x"],
-        y_label=axes["y"],
-        width=width,
-        height=height,
-        log_x=axes["log_x"],
-        log_y=axes["log_y"],
-    )
+        series, title=study["title"], description=study["finding"], x_label=axes["x"], y_label=axes["y"],
+        width=width, height=height, log_x=axes["log_x"], log_y=axes["log_y"],
+    )  # fmt: skip
 
 
 def embedded(gpu: Figures, cpu: Figures, name: str, folder: str = "pictures") -> str:

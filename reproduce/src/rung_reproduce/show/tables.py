@@ -1,4 +1,4 @@
-"""The generated parts and pictures of this package, for `make tables`: rung.show.tables finds them by entry point."""
+"""The generated parts and pictures of this package, for `make tables`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import partial
 
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show.markdown import picture, table, times
 from rung_reproduce import sources
 from rung_reproduce.show import attention_text_chart, page, parallel_tables
+from rung_reproduce.show.markdown import picture, table, times
 
 
 def tables(gpu: Figures, cpu: Figures, rows: Sequence[Row]) -> tuple[dict[str, Callable[[], str]], dict[str, str]]:
@@ -62,7 +62,7 @@ def course(found: Figures, *, short: bool = False) -> str:
         if figure.value and len(figure.ours) == 1 and figure.ours[0].kind == "course"
     }
     lines, before = [], None
-    for row in sorted(_steps_of_course(found), key=lambda r: int(r.detail["step"])):
+    for row in page.steps(found):
         own, kernels = theirs.get(row.part), row.metrics.get("kernel_ms")
         if own or not short:
             gain = times(before / kernels) if before and kernels else ""
@@ -76,8 +76,3 @@ def course(found: Figures, *, short: bool = False) -> str:
     heads = ("step", "kernels, ms a token", "gain over the step before", "tokens/s with the host", "theirs, on an A40")
     caption = f"Ours: {row.what}, {row.weights} weights, {row.options['new_tokens']} tokens, on an {row.gpu}.\n\n"
     return table(heads[:2] + heads[3:] if short else heads, lines) + caption
-
-
-def _steps_of_course(found: Figures) -> list[Row]:
-    climbed = (r for r in found.of_kind("climb") if r.options.get("study") == "course")
-    return [r for r in climbed if "tokens_per_s" in r.metrics]

@@ -14,7 +14,7 @@ from rung.results.row import Row
 from rung.rungs import catalogue, identity
 
 if TYPE_CHECKING:
-    from rung.show.charts import Found
+    from rung_reproduce.show.charts import Found
     from rung_reproduce.studies.common import Runner
 
 # name on the command line -> module, and what it asks

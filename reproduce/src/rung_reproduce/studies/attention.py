@@ -17,12 +17,12 @@ import torch
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError
 from rung.rungs import catalogue, identity
-from rung.show import charts
-from rung.show.charts import Found
 from rung_reproduce import sources
 from rung_reproduce.parallel import data, launch, pipeline, ring
 from rung_reproduce.parallel.mpi_rank import Case, Job
 from rung_reproduce.parallel.mpi_rank import run as run_ranks
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, times
 from rung_reproduce.studies.contestants import ON_A_GPU, SEQUENTIAL, Measured, on_a_gpu, sequential, truth, vectorised
 

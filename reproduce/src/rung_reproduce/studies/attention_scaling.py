@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rung.show import charts
-from rung.show.charts import Found
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, need_gpu, shown, times
 
 B, C, NH = 1, 768, 12

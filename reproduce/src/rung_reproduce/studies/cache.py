@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -15,7 +16,6 @@ from rung.models import family
 from rung.models import weights as model_weights
 from rung.models.cache import Cache
 from rung.models.family import Config
-from rung.models.gpu.direct import write_texts
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.slots import GpuBackend
 from rung.models.plan import TorchPlan
@@ -23,10 +23,11 @@ from rung.models.plans import make_plan
 from rung.models.transformer import Transformer
 from rung.models.weights import Weights, converted
 from rung.rungs import catalogue, identity
-from rung.show import charts
-from rung.show.charts import Found
 from rung_reproduce.climbs import course
 from rung_reproduce.climbs import model as generation
+from rung_reproduce.direct import write_texts
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, times
 
 POSITIONS = (8, 64, 128, 256, 512, 768, 1000)
@@ -86,14 +87,6 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
     plan = make_plan("cuda", "float32", PLAN, {}) if device == "cuda" else on_torch
     model = Transformer(config, converted(weights, plan.matrix, plan.vector), plan)
 
-    def without(prompt: Sequence[int]) -> Iterator[int]:
-        text = list(prompt)
-        for _ in range(STEPS):
-            with torch.inference_mode():
-                x = model.hidden(torch.tensor([text], device=where))[:, -1:]
-                text.append(int(plan.matmul(x, model.weights.head)[0, 0].argmax()))
-            yield text[-1]
-
     caches: dict[int, Cache] = {}  # a new one each time would bind every rung anew
 
     def cached(prompt: Sequence[int]) -> Iterator[int]:
@@ -107,7 +100,7 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
             new = [int(model.advance([new], cache)[0].argmax())]
             yield new[0]
 
-    yield WITHOUT, without
+    yield WITHOUT, partial(_whole, model)
     yield WITH, cached
     if device == "cuda":
         for way, change in COURSE.items():
@@ -119,6 +112,16 @@ def _methods(config: Config, weights: Weights, device: str) -> Iterator[tuple[st
         yield f"decode/{name}", lambda prompt, slots=slots: (t for (t,) in write_texts(slots, [prompt], [STEPS]))  # type: ignore[misc]
 
 
+def _whole(model: Transformer, prompt: Sequence[int]) -> Iterator[int]:
+    """Each token by a pass of the whole text."""
+    text = list(prompt)
+    for _ in range(STEPS):
+        with torch.inference_mode():
+            x = model.hidden(torch.tensor([text], device=model.plan.device))[:, -1:]
+            text.append(int(model.plan.matmul(x, model.weights.head)[0, 0].argmax()))
+        yield text[-1]
+
+
 def _of_the_course(config: Config, weights: Weights, rungs: Mapping[str, str]) -> Write:
     """Whole passes of the course's model; with a cached projection, keys and values of the passes before."""
     plan = course.CoursePlan("cuda", "float32", rungs, swept=False)
@@ -127,12 +130,7 @@ def _of_the_course(config: Config, weights: Weights, rungs: Mapping[str, str]) -
 
     def write(prompt: Sequence[int]) -> Iterator[int]:
         plan.begin()
-        text = list(prompt)
-        for _ in range(STEPS):
-            with torch.inference_mode():
-                x = model.hidden(torch.tensor([text], device=plan.device))[:, -1:]
-                text.append(int(plan.matmul(x, model.weights.head)[0, 0].argmax()))
-            yield text[-1]
+        yield from _whole(model, prompt)
 
     return write
 

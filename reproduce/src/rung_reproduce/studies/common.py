@@ -13,8 +13,10 @@ from typing import Protocol
 import torch
 
 from gpuless.base.expressions import Number
+from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
+from rung.operation import Tensors, Values
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
 
@@ -120,15 +122,7 @@ class Gpu:
 
     def _bound(self, rung: Rung, shape: str, dtype: str) -> Callable[[], None]:
         values, real = rung.operation.complete(rung.operation.shapes[shape]), dtype_named(dtype)
-        tensors = rung.operation.inputs(
-            values,
-            real,
-            1,
-            empty=lambda _, size, kind: torch.empty(size, dtype=kind, device="cuda"),
-            names=rung.operand_names,
-            device="cuda",
-        )
-        return rung.prepare(tensors, values, real, device="cuda").run
+        return rung.prepare(_operands(rung, values, real), values, real, device="cuda").run
 
     def peak(self, rung: str, values: Mapping[str, Number], dtype: str) -> int | None:
         one, real = catalogue.find(rung), dtype_named(dtype)
@@ -136,14 +130,7 @@ class Gpu:
             return None
         whole = one.operation.complete(values)
         try:
-            tensors = one.operation.inputs(
-                whole,
-                real,
-                1,
-                empty=lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda"),
-                names=one.operand_names,
-                device="cuda",
-            )
+            tensors = _operands(one, whole, real)
             torch.cuda.synchronize()
             gc.collect()
             torch.cuda.empty_cache()
@@ -158,6 +145,12 @@ class Gpu:
         finally:
             gc.collect()
             torch.cuda.empty_cache()
+
+
+def _operands(rung: Rung, values: Values, real: Dtype) -> Tensors:
+    """One call's operands on the GPU."""
+    make = lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda")  # noqa: E731
+    return rung.operation.inputs(values, real, 1, empty=make, names=rung.operand_names, device="cuda")
 
 
 def _emulated(rungs: Sequence[Rung], dtype: str) -> dict[str, Time]:
@@ -180,7 +173,8 @@ def _emulated(rungs: Sequence[Rung], dtype: str) -> dict[str, Time]:
 def need_gpu(runner: Runner, study: str) -> None:
     """Refuse a study of times on a machine without a GPU."""
     if not runner.gpu:
-        raise RungError(f"`rung study {study}` measures times, and no CUDA device was found.")
+        stored = "stored ones: `rung results --kind study`, `rung reproduce`"
+        raise RungError(f"`rung study {study}` measures times, and no CUDA device was found; {stored}.")
 
 
 def times(factor: float) -> str:

@@ -21,7 +21,7 @@ from rung.errors import RungError
 from rung.operation import Library
 from rung.rungs import catalogue
 from rung.rungs.library import LibraryRung
-from rung.show.charts import Found
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, need_gpu, shown
 
 TILES = {  # columns of a tile of 128 rows -> how its warps share the work

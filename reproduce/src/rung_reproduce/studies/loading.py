@@ -24,8 +24,8 @@ from rung.models.plan import TorchPlan
 from rung.models.tensors import open_tensors
 from rung.models.weights import Weights, empty_operands, in_file, read_weights, stack, tensor_reader, weights_of
 from rung.operation import Tensors
-from rung.show.charts import Found
-from rung.show.timeline import Lane, Timeline
+from rung_reproduce.show.charts import Found
+from rung_reproduce.show.timeline import Lane, Timeline
 from rung_reproduce.studies.common import Runner, need_gpu, times
 
 PROMPT = 512

@@ -10,9 +10,9 @@ import torch
 
 from gpuless.launch import Build, LaunchConfig, Module
 from rung.errors import RungError
-from rung.show import charts
-from rung.show.charts import Found
 from rung_reproduce import sources
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, need_gpu
 
 KERNELS = ("chase_global", "chase_shared", "store_global", "store_shared")
@@ -84,31 +84,30 @@ def run(runner: Runner) -> Found:
 
 def _stored(module: Module, kernel: str, steps: int) -> float:
     """Seconds for a store and the load of the same word, from the difference of two runs."""
-    from rung.bench import timing
-
-    def took(count: int) -> float:
-        cells, last = (torch.zeros(1, dtype=torch.int32, device="cuda") for _ in range(2))
-        arguments = [("pointer", cells), ("pointer", last), ("i32", 0), ("i32", count)]
-        module.launch(kernel, ONE, arguments)
-        if int(last[0]) != count:
-            raise RungError(f"{kernel} counted to {int(last[0])} instead of {count}; no latency is reported.")
-        call = module.bind(kernel, ONE, arguments)
-        return min(timing.seconds(call) for _ in range(3))
-
-    return (took(steps) - took(steps // 5)) / (steps - steps // 5)
+    cells, last = (torch.zeros(1, dtype=torch.int32, device="cuda") for _ in range(2))
+    module.launch(kernel, ONE, [("pointer", cells), ("pointer", last), ("i32", 0), ("i32", steps)])
+    if int(last[0]) != steps:
+        raise RungError(f"{kernel} counted to {int(last[0])} instead of {steps}; no latency is reported.")
+    return _step(module, kernel, cells, 0, steps)
 
 
 def _seconds(
     module: Module, kernel: str, order: Chain, first: int, steps: int, evict: Callable[[], object] | None = None
 ) -> float:
-    """Seconds per step, from the difference of a long and a short walk, so that launch and warm-up cancel."""
-    from rung.bench import timing
-
+    """Seconds per step of a walk that ended where it should."""
     walk(module, kernel, order, first, steps)
+    return _step(module, kernel, order.next, first, steps, evict)
+
+
+def _step(
+    module: Module, kernel: str, cells: torch.Tensor, first: int, steps: int, evict: Callable[[], object] | None = None
+) -> float:
+    """Seconds per step, from the difference of a long and a short launch, so that launch and warm-up cancel."""
+    from rung.bench import timing
 
     def took(count: int) -> float:
         last = torch.zeros(1, dtype=torch.int32, device="cuda")
-        arguments = [("pointer", order.next), ("pointer", last), ("i32", first), ("i32", count)]
+        arguments = [("pointer", cells), ("pointer", last), ("i32", first), ("i32", count)]
         call = module.bind(kernel, ONE, arguments)
         times = []
         for _ in range(3):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from gpuless.base.expressions import Number
-from rung.show import charts
-from rung.show.charts import Found
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, Time, shown, times
 
 DTYPES = ("f32", "tf32", "f16", "bf16")

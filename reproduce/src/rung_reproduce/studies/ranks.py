@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rung.rungs import catalogue, identity
-from rung.show import charts
-from rung.show.charts import Found
 from rung_reproduce.parallel import data, launch, ring
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies import attention
 from rung_reproduce.studies.common import Runner, times
 from rung_reproduce.studies.contestants import ON_A_GPU, on_a_gpu, sequential, truth, vectorised

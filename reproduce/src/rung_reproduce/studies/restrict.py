@@ -16,7 +16,7 @@ from gpuless.compile import nvrtc
 from rung.dtypes import dtype as dtype_named
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
-from rung.show.charts import Found
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, shown
 
 # The forward pass's kernels, and those of the products that replaced its first one.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rung.show import charts
-from rung.show.charts import Found
 from rung_reproduce import sources
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, need_gpu, shown, times
 
 LINEAR, TREE = "softmax/01_naive", "softmax/02_tree"

@@ -7,8 +7,8 @@ from functools import partial
 
 import torch
 
-from rung.show import charts
-from rung.show.charts import Found
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, need_gpu
 
 N, DENSITIES = 8192, (0.01, 0.001)

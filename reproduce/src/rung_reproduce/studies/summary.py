@@ -14,8 +14,8 @@ from rung.models.weights import converted, weights_of
 from rung.profile import trace
 from rung.profile.trace import Breakdown, Total
 from rung.rungs.base import Device
-from rung.show.charts import Found
 from rung_reproduce.climbs.course import CHANGES, CoursePlan
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, need_gpu
 
 BATCH, TOKENS, PASSES = 4, 64, 3  # as in the reports

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rung.show import charts
-from rung.show.charts import Found
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, Time, need_gpu, shown, times
 
 OURS = ("matmul/14_mma_pipeline", "matmul/16_persistent", "matmul/17_triton")

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rung.rungs import catalogue, identity
-from rung.show import charts
-from rung.show.charts import Found
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Found
 from rung_reproduce.studies.common import Runner, need_gpu, shown
 
 RUNG, LIBRARY = "matmul/14_mma_pipeline", "matmul/torch"
@@ -88,22 +88,18 @@ def band(n: int) -> int:
 
 def squares(points: Sequence[tuple[int, float | None, float | None]], sms: int, tune: Mapping[str, int]) -> Found:
     """Rates over the size, a curve for each band of divisibility."""
-
-    def rate(n: int, us: float | None) -> float | None:
-        return 2 * n**3 / us / 1e6 if us else None
-
     rows = []
     for n, ours, theirs in points:
         tiles = -(-n // tune["BM"]) * -(-n // tune["BN"])
         lecture = -(-n // 256) * -(-n // 128)
-        rates = (rate(n, ours), rate(n, theirs))
+        rates = (_rate(n**3, ours), _rate(n**3, theirs))
         rows.append((n, band(n), tiles, -(-tiles // sms), lecture, shown(ours), shown(theirs),
                      *("" if r is None else f"{r:.0f}" for r in rates)))  # fmt: skip
     bands = sorted({band(n) for n, _, _ in points}, reverse=True)
     series = [
         charts.Series(
             f"cuBLAS, multiples of {b}" if b > 1 else "cuBLAS, odd sizes",
-            [(float(n), rate(n, us)) for n, _, us in points if band(n) == b],
+            [(float(n), _rate(n**3, us)) for n, _, us in points if band(n) == b],
             ("library", *charts.SERIES)[i % (1 + len(charts.SERIES))],
         )
         for i, b in enumerate(bands)
@@ -119,6 +115,11 @@ def squares(points: Sequence[tuple[int, float | None, float | None]], sms: int, 
         log_x=False,
         log_y=False,
     )
+
+
+def _rate(pairs: int, us: float | None) -> float | None:
+    """TFLOP/s of so many multiplications and as many additions."""
+    return 2 * pairs / us / 1e6 if us else None
 
 
 def square_sentence(points: Sequence[tuple[int, float | None, float | None]]) -> str:
@@ -156,22 +157,19 @@ Points = Sequence[tuple[int, int, int, float | None, float | None]]  # rows, til
 def found(points: Points, columns: int, sms: int) -> Found:
     """The table, and the sawtooth that a constant time per wave predicts."""
     wave_us = statistics.median([us / waves for _, _, waves, us, _ in points if us] or [0.0])
-
-    def rate(rows: int, us: float | None) -> float | None:
-        return 2 * rows * columns * K / us / 1e6 if us else None
-
+    work = columns * K
     rows = [
         (m, tiles, waves, f"{tiles / (waves * sms):.0%}", shown(ours), shown(wave_us * waves),
-         *("" if us is None else f"{rate(m, us):.0f}" for us in (ours, theirs)))
+         *("" if us is None else f"{_rate(m * work, us):.0f}" for us in (ours, theirs)))
         for m, tiles, waves, ours, theirs in points
     ]  # fmt: skip
     name = RUNG.partition("/")[2]
     series = [
-        charts.Series(name, [(float(m), rate(m, us)) for m, _, _, us, _ in points], "f32"),
+        charts.Series(name, [(float(m), _rate(m * work, us)) for m, _, _, us, _ in points], "f32"),
         charts.Series(
-            "predicted", [(float(m), rate(m, wave_us * w)) for m, _, w, _, _ in points], "limit", dashed=True
+            "predicted", [(float(m), _rate(m * work, wave_us * w)) for m, _, w, _, _ in points], "limit", dashed=True
         ),
-        charts.Series("cuBLAS", [(float(m), rate(m, us)) for m, _, _, _, us in points], "library"),
+        charts.Series("cuBLAS", [(float(m), _rate(m * work, us)) for m, _, _, _, us in points], "library"),
     ]
     return Found(
         f"M x {K} times {K} x {columns} in bf16: what the last wave costs",

@@ -10,11 +10,11 @@ from markupsafe import Markup
 from rung.errors import first_line
 from rung.operation import folders
 from rung.profile.resources import Compiled
-from rung.results.current import Figure, Figures, Ladder, percent, time_text
+from rung.results.current import Figure, Figures, Ladder, percent, ratio_text, time_text
 from rung.results.row import Row
 from rung.rungs import catalogue, difference
 from rung.rungs.base import Rung
-from rung.show import charts, climb_chart, drawings, predictions
+from rung.show import charts, drawings, predictions
 from rung.show.report import plots, sweeps
 from rung.show.report.markup import patch, source, story
 
@@ -70,7 +70,7 @@ def _standing(ladder: Ladder | None) -> dict[str, str]:
         "times": f"{time_text(ours[0].us)} → {time_text(best.us)}",
         "where": f"{dtype}, {shape}",
         "share": percent(best.share),
-        "ratio": climb_chart.ratio_text(best.ratio) if best.ratio is not None else "",
+        "ratio": ratio_text(best.ratio) if best.ratio is not None else "",
     }
 
 
@@ -115,7 +115,7 @@ def _details(figure: Figure | None) -> list[str]:
         f"{m['tflops']:.3g}" if "tflops" in m else "",
         percent(figure.share),
         percent(m["of_datasheet"]) if "of_datasheet" in m else "",
-        climb_chart.ratio_text(figure.ratio) if figure.ratio is not None else "",
+        ratio_text(figure.ratio) if figure.ratio is not None else "",
         str(figure.row.detail.get("against_before", "")),
     ]
 
@@ -157,7 +157,7 @@ def speed(rung: Rung, parent: Rung | None, measured: Ladder) -> list[dict[str, s
             sentences += [{"us": "", "dtype": dtype, "instead": instead}] if instead else []
             continue
         earlier = measured.get(parent.full_name, dtype, shape) if parent is not None else None
-        gain = climb_chart.ratio_text(earlier.us / figure.us) if earlier is not None else ""
+        gain = ratio_text(earlier.us / figure.us) if earlier is not None else ""
         name = parent.name if parent else ""
         share = percent(figure.share)
         sentences.append({"us": time_text(figure.us), "dtype": dtype, "share": share, "gain": gain, "parent": name})

@@ -19,7 +19,7 @@ from rung.results.current import Figures, percent
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
-from rung.show import charts, colours, drawings, markdown, model_chart, predictions
+from rung.show import charts, colours, drawings, model_chart, predictions, row_text
 from rung.show.report import ladder, plots
 from rung.show.report.markup import prose, unit
 
@@ -130,7 +130,7 @@ def _list(rows: Iterable[Row]) -> list[list[str]]:
     shown = []
     for row in rows:
         how = ", ".join(f"{n} {v}" for n, v in row.options.items())
-        shown.append([f"{row.what} {row.part}".strip(), row.dtype, how, markdown.headline(row), markdown.remark(row)])
+        shown.append([f"{row.what} {row.part}".strip(), row.dtype, how, row_text.headline(row), row_text.remark(row)])
     return shown
 
 
@@ -140,7 +140,7 @@ def _study(row: Row) -> dict[str, Any]:
         "id": f"{row.what}-{row.part}" if row.part else row.what,
         "title": found["title"],
         "finding": found["finding"],
-        "marks": markdown.marks(row),
+        "marks": row_text.marks(row),
         "plot": plots.study(found),
         "columns": [unit(str(c)) for c in found["columns"]],
         "rows": [[f"{v:.4g}" if isinstance(v, float) else v for v in line] for line in found["rows"]],

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rung.profile import roofline
-from rung.results.current import Figures, Ladder, percent, time_text
+from rung.results.current import Figures, Ladder, bound_of, label, percent, time_text, unit_of
 from rung.results.row import Row
-from rung.show import climb_chart, model_chart
+from rung.show import model_chart
 from rung.show.report.markup import unit
 from rung.sweep.summary import Finding
 
@@ -16,19 +16,19 @@ from rung.sweep.summary import Finding
 def ladder(measured: Ladder, found: Figures) -> dict[str, Any]:
     """Every rung and library at every shape and number format, and the limits above them."""
     columns = [measured.column(d, s) for d in measured.dtypes() for s in measured.shapes(d)]
-    bound = climb_chart.bound_of(measured)
+    bound = bound_of(measured)
     placed = roofline.place([f for column in columns for f in column], found.of_kind("profile"))
     places = {id(p.figure): p for p in placed}
     return {
         "kind": "ladder",
         "of": measured.operation.name,
-        "unit": climb_chart.unit_of(bound),
+        "unit": unit_of(bound),
         "bytes": found.limits.bytes,
         "flops": {d: found.limits.flops[d] for d in measured.dtypes() if found.limits.flops.get(d)},
         "compute": bound == "compute",
         "points": [
             {
-                "name": climb_chart.label(figure.name),
+                "name": label(figure.name),
                 "dtype": figure.row.dtype,
                 "shape": figure.row.shape,
                 "speed": _short(figure.row.metrics["tflops" if bound == "compute" else "gbps"]),

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rung.dtypes import DTYPES
-from rung.errors import RungError
 from rung.results.current import Figures
 from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
-from rung.show import charts
 from rung.show.report import plots
 from rung.sweep import summary, sweep
-from rung.sweep.summary import Finding
 from rung.sweep.sweep import Sweep
 
 UNITS = {"us": "us, cold", "occupancy": "occupancy", "": ""}
@@ -67,32 +63,3 @@ def _best(swept: Sweep, most: int = 12) -> tuple[list[str], list[list[str]]]:
         shown = "" if figure is None else (f"{figure:.4g}" if swept.timed else f"{figure:.0%}")
         rows.append([*(str(row.tuning.get(n, "")) for n in names), shown])
     return [*names, "µs, cold" if swept.timed else "occupancy"], rows
-
-
-def chart(swept: Sweep, findings: Sequence[Finding]) -> str:
-    """One curve per tunable, over its values."""
-    unit = findings[0].unit
-    title = f"{swept.subject.rung.full_name}, {swept.subject.dtype.name}, {swept.subject.shape}"
-    series = [
-        charts.Series(
-            f.tunable, [(float(value), figure) for value, figure in f.points], charts.SERIES[i % len(charts.SERIES)]
-        )
-        for i, f in enumerate(findings)
-    ]
-    return charts.curves(
-        series,
-        title=f"Sweep of {title}",
-        description=" ".join(f.sentence for f in findings),
-        x_label="value of the tunable",
-        y_label=UNITS[unit],
-        log_x=all(value > 0 for f in findings for value, _ in f.points),
-        ticks=sorted({float(value) for f in findings for value, _ in f.points}) if len(findings) == 1 else None,
-    )
-
-
-def write(swept: Sweep, findings: Sequence[Finding], path: Path) -> None:
-    """The best time that each value of each tunable reached, as a file."""
-    charted = [f for f in findings if f.unit]
-    if not charted:
-        raise RungError(f"there is nothing to draw in {path}: no tunable has two values with a figure.")
-    charts.write_svg(chart(swept, charted), path)

@@ -18,7 +18,6 @@ MAP_ROWS, MAP_COLUMNS = 16, 32
 MOST_MOVED = 1 << 16  # elements of an output that is compared with itself, moved
 FEW = 3  # wrong elements of which fewer may be like others by chance
 EQUAL = 1e-5  # numbers that were only moved, not computed anew
-CLOSE = 1e-2  # numbers that follow from others agree this well, relative to their size
 Array = NDArray[Any]
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import counter_tables
+import tables
+from generation_tables import COMPILED
 from result_rows import MACHINE, TIME, document, of_other_code, row
 from rung.errors import RungError
 from rung.results import codes, store
 from rung.results.row import Row
-from rung.show import counter_tables, markdown, tables
-from rung.show.generation_tables import COMPILED
+from rung.show import row_text
 from rung.show.report import page as report
 
 
@@ -244,7 +246,7 @@ def test_results_report_and_figures_show_the_same() -> None:
     readme = (tables.ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
     gpu, _ = tables.figures(store.published())
     page = report.build(gpu, {})
-    listed = {(r.what, r.dtype, r.shape): markdown.headline(r) for r in gpu.results if r.kind == "bench" and codes.current(r)}
+    listed = {(r.what, r.dtype, r.shape): row_text.headline(r) for r in gpu.results if r.kind == "bench" and codes.current(r)}
     for name in gpu.names():
         ladder = gpu.ladder(name)
         if not ladder.ours()[2]:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import counter_tables
 from rung.profile.prediction import Error
 from rung.results import codes, current
 from rung.results.row import Row
 from rung.rungs import catalogue
-from rung.show import counter_tables, markdown
+from rung_reproduce.show import markdown
 
 CLASSES = ("plain", "mma.sync", "wgmma, TMA", "blocks that wait for blocks")
 _SAMPLES = 100  # of a kernel, from which its largest share is known

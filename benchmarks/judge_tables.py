@@ -7,7 +7,7 @@ from typing import Any
 
 from rung.dtypes import DTYPES
 from rung.results.row import Row
-from rung.show import markdown
+from rung_reproduce.show import markdown
 
 THOROUGH = "rung --thorough"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rung.show import charts
-from rung.show.charts import Found
+from rung_reproduce.show.charts import Found, Series
 
 COLOURS = {"read": "f32", "copy": "f16", "compute": "tf32"}
 ROW, BAR = 34.0, 20.0
@@ -76,8 +76,8 @@ def joined(stretches: Sequence[tuple[float, float]], gap: float) -> tuple[tuple[
     return tuple(found)
 
 
-def _broken_line(lane: Lane, height: int) -> charts.Series:
+def _broken_line(lane: Lane, height: int) -> Series:
     points: list[tuple[float, float | None]] = []
     for begin, end in lane.stretches:
         points += [(begin, float(height)), (end, float(height)), (end, None)]
-    return charts.Series(lane.label, points, COLOURS[lane.kind])
+    return Series(lane.label, points, COLOURS[lane.kind])

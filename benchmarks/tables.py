@@ -13,14 +13,20 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from rung import plugins
+import compiled_codes
+import counter_tables
+import generation_tables
+import judge_tables
+import ladder_tables
+import prediction_tables
 from rung.errors import RungError
 from rung.results import codes, current, store
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show import charts, counter_tables, generation_tables, judge_tables, ladder_tables, prediction_tables
+from rung.show import charts
+from rung_reproduce.show.tables import tables as reproduced
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 _PART = re.compile(r"<!-- (?P<name>\S+) -->\n(?P<body>.*?)<!-- /(?P=name) -->", re.DOTALL)
 
 Makers = Mapping[str, Callable[[], str]]
@@ -78,9 +84,8 @@ def generated(root: Path = ROOT) -> dict[Path, str]:
     makers["programs:speed"] = partial(judge_tables.program_speed, rows)
     makers["emulator:bits"] = partial(judge_tables.same_bits, rows)
     pictures = {**ladder_tables.pictures(gpu)}
-    for entry in plugins.entries(plugins.TABLES).values():
-        others, drawn = entry.load()(gpu, cpu, rows)
-        makers, pictures = makers | others, pictures | drawn
+    others, drawn = reproduced(gpu, cpu, rows)
+    makers, pictures = makers | others, pictures | drawn
     files: dict[Path, str] = {}
     documents = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
     for path in [*documents, *sorted((root / "src/rung/ladders").glob("*/README.md"))]:
@@ -109,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; fail if something is stale")
     chosen = parser.parse_args(arguments)
     try:
-        if not chosen.check and codes.refresh():
+        if not chosen.check and compiled_codes.refresh():
             print(f"written: {codes.FILE.relative_to(ROOT)}")
         late = stale()
     except RungError as error:

@@ -1,7 +1,7 @@
 """Tables of what the checker catches."""
 
+import judge_tables
 from rung.results.row import Row
-from rung.show import judge_tables
 
 
 def test_the_newest_table_of_the_judge_is_shown() -> None:

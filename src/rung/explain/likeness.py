@@ -12,7 +12,7 @@ from typing import Any
 from gpuless.base.errors import UserError
 from gpuless.base.expressions import Number, evaluate
 from rung.arrays import Array, namespace, to_host
-from rung.check.diagnosis import Alternative
+from rung.explain.diagnosis import Alternative
 from rung.operation import Operand, Operation, Values
 
 MOST_WORK = 3e6  # FLOPs and bytes of a case for which the reference is computed again, some dozens of times

@@ -12,7 +12,7 @@ from functools import partial
 
 from rung.results.current import Figure, Figures
 from rung.results.row import Row
-from rung.show import markdown
+from rung_reproduce.show import markdown
 
 COMPARED = (
     ("requests of global loads", "global_read_requests"),

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from gpuless.base.errors import UserError
 from gpuless.base.expressions import evaluate, names_in
 from gpuless.compile.host_code import host_part, launching_macros
-from gpuless.compile.source import code_only, kernel_parameters, until, without_comments
-from rung.errors import RungError
+from gpuless.compile.source import code_only, kernel_parameters, split, until, without_comments
 
 DEEP = 8  # names that stand for other names
 BLOCK = 256  # threads, if the file does not say
@@ -33,6 +33,7 @@ _SPELLED = {  # what C++ writes otherwise than a header
     r"\bstd::": "",
     r"\b(\d+)(?:[uU]|[lL])+\b": r"\1",
 }
+TENSORS_SIZE = re.compile(r"\b(\w+)\.(?:(size|stride)\(\s*(\d+)\s*\)|numel\(\s*\))")
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\(?[\w+*/ \t()-]+\)?)[ \t]*$", re.MULTILINE)
 
@@ -58,7 +59,7 @@ def in_a_row(source: str, launches: list[Written]) -> bool:
     """Whether kernels of a host function hand each other arrays; alternatives have the same ones."""
     given: dict[str, set[str]] = {}
     for w in launches:
-        with suppress(RungError):
+        with suppress(UserError):
             pairs = zip(kernel_parameters(source, w.kernel, ""), w.arguments, strict=False)
             given[w.kernel] = {variable(argument) for p, argument in pairs if p.pointer}
     return any(one & other and one != other for one, other in itertools.combinations(given.values(), 2))
@@ -101,9 +102,12 @@ def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
     """The launches of a host function's text."""
     if "<<<" not in text:
         return []
-    scope = dict(constants)
+    asked = {re.sub(r"\W+", "_", found[0]): found[0] for found in TENSORS_SIZE.finditer(text)}  # where they stand alone
+    text = TENSORS_SIZE.sub(lambda found: re.sub(r"\W+", "_", found[0]), text)
+    scope = constants | asked
     scope |= dict(_declared(text))
     scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
+    scope = {name: asked.get(value.strip(), value) for name, value in scope.items()}
     asserted = _ASSERTED.findall(text)
     returned = re.search(r"\breturn\s+(\w+)\s*;", text)
     here = []
@@ -120,16 +124,6 @@ def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
             launch = Written(kernel, match[2] or "", parts[0], parts[1], shared, split(arguments), scope=scope)
             here.append(replace(launch, result=returned[1] if returned else "", asserted=asserted))
     return here
-
-
-def split(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
-    for i, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth == 0:
-            parts.append(text[start:i].strip())
-            start = i + 1
-    return [*parts, text[start:].strip()] if text.strip() else []
 
 
 def three(text: str, scope: dict[str, str], known: set[str]) -> list[str] | None:
@@ -149,7 +143,7 @@ def over(text: str, scope: Mapping[str, str], known: set[str], depth: int = 0) -
         tree = _Sizes(scope, known, depth).visit(ast.parse(" ".join(text.split()), mode="eval"))
         text = ast.unparse(tree)
         return text if names_in(text) - {"min", "max", "ceil_div"} else str(evaluate(text, {}))
-    except (SyntaxError, ValueError, RungError):
+    except (SyntaxError, ValueError, UserError):
         return None
 
 
@@ -198,7 +192,7 @@ class _Sizes(ast.NodeTransformer):
 def parses(expression: str) -> bool:
     try:
         names_in(expression)
-    except RungError:
+    except UserError:
         return False
     return True
 

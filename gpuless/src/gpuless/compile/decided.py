@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 
 from gpuless.compile.sass import Instruction
 
-# What differs from run to run, or from GPU to GPU, and belongs to no call.
-_REGISTERS = re.compile(r"\bSR_(CLOCK\w*|GLOBALTIMER\w*|VIRTUALSMID|SMID|VIRTID|NWARPID|WARPID)\b")
+# Of the special registers those that belong to a call; all others differ from run to run, or from GPU to GPU. So does
+# a launch's number, which the driver puts before the parameters of sm_90.
+_CALLS = r"TID(?:\.[XYZ])?|N?CTAID(?:\.[XYZ])?|NTID\w*|CgaCtaId|CGA_CTAID\.[XYZ]|CgaSize|LANEID|[EGL][QTE]MASK"
+_CALLS += r"|[SL]WIN\w+|LMEMHIOFF|SMEMSZ|DYN\w*_S\w+"
+_OTHERS = re.compile(rf"\bSR_(?!(?:{_CALLS})\b)(\w+)|c\[0x0\]\[(0x3[04]|0x19[04])\]")
 NAMES = {"CLOCK": "a clock", "GLOBALTIMER": "a clock", "VIRTUALSMID": "the number of a multiprocessor"}
+NAMES |= {"VIRT": "a warp's number", "0x3": "the launch's number", "": "what belongs to no call"}
 _OPERAND = re.compile(r"\b(U?R|U?P)(\d+)(?:\.64)?\b")
 _STORES = ("ST", "STG", "STS", "STL", "RED", "ATOM", "ATOMG", "ATOMS", "UBLKCP")
 _PAIRS = re.compile(r"\.(?:64|WIDE)\b|^CS2R|^DADD|^DMUL|^DFMA|^IMAD\.WIDE")
@@ -19,17 +23,18 @@ def clocks(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction, s
     """The first store or branch that depends on such a register, and what that is. A value is followed from instruction
     to instruction in the order of the text, twice, for loops; one that overwrites a register ends what was known of
     it."""
-    if not any(_REGISTERS.search(one.text) for one in instructions):
+    if not any(_OTHERS.search(one.text) for one in instructions):
         return
     tainted: dict[str, str] = {}
     for _ in range(2):
-        for one in instructions:
+        for n, one in enumerate(instructions):
             outputs, inputs = _operands(one)
             known = next((tainted[name] for name in inputs if name in tainted), "")
-            if found := _REGISTERS.search(one.text):
-                known = next((text for name, text in NAMES.items() if found[1].startswith(name)), "a warp's number")
+            if found := _OTHERS.search(one.text):
+                known = next(text for name, text in NAMES.items() if (found[1] or found[2]).startswith(name))
             guarded = one.text.startswith("@") and any(name in tainted for name in inputs[:1])
-            if known and (one.name in _STORES or (guarded and one.name in ("BRA", "EXIT", "BRX"))):
+            ends = one.name == "EXIT" and any(later.name in _STORES for later in instructions[n:])  # else only a trap
+            if known and (one.name in _STORES or (guarded and (ends or one.name in ("BRA", "BRX")))):
                 yield one, known
                 return
             for name in outputs:

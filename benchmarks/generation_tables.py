@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rung.results.current import Figures
 from rung.results.row import Row
-from rung.show.markdown import table, times
+from rung_reproduce.show.markdown import table, times
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # by size
 LLAMA = {"smollm2-135m": "SmolLM2-135M", "qwen3-0.6b": "Qwen3-0.6B", "llama-3.2-1b": "Llama-3.2-1B"}  # by size

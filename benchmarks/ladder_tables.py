@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import climb_chart
 from rung.results import current
 from rung.results.current import Figure, Figures, Ladder
 from rung.results.row import Row
 from rung.rungs import catalogue
-from rung.show import climb_chart, markdown, model_chart, verdicts
+from rung.show import model_chart, verdicts
 from rung.show.verb_tables import cases_left_out
+from rung_reproduce.show import markdown
+from rung_reproduce.show.model_chart import chart
 
 CLIMBS = ("attention", "matmul", "layernorm")
 SHOWN_CLIMB = "attention"  # the README's picture: the fastest so far
@@ -20,7 +23,7 @@ def pictures(found: Figures) -> dict[str, str]:
     if SHOWN_CLIMB in found.names():
         charts[f"steps-{SHOWN_CLIMB}"] = climb_chart.steps(found.ladder(SHOWN_CLIMB), found.limits)
     steps = model_chart.steps(found.of_kind("climb"))
-    return charts | ({"climb-model": model_chart.chart(steps)} if steps else {})
+    return charts | ({"climb-model": chart(steps)} if steps else {})
 
 
 def times(found: Figures, name: str) -> str:
@@ -73,7 +76,7 @@ def _cell(figure: Figure, ladder: Ladder) -> str:
 
 def versus(figure: Figure | None) -> str:
     """The speed relative to the best library's of the same race; empty if there was none."""
-    return climb_chart.ratio_text(figure.ratio) if figure is not None and figure.ratio is not None else ""
+    return current.ratio_text(figure.ratio) if figure is not None and figure.ratio is not None else ""
 
 
 def _notes(ladder: Ladder) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rung.results.current import Figure, Ladder, Limits, percent, time_text
-from rung.show import charts
-from rung.show.charts import Bar, Mark, Panel
+from rung.results.current import Figure, Ladder, Limits, bound_of, label, percent, ratio_text, time_text, unit_of
+from rung_reproduce.show import charts
+from rung_reproduce.show.charts import Bar, Mark, Panel
 
 ORDER = ("f32", "tf32", "bf16", "f16")
 # A rung that an earlier panel has shown is repeated in a later one if the format makes it this much faster.
@@ -61,16 +61,6 @@ def steps(ladder: Ladder, limits: Limits, *, width: float = 860) -> str:
     )
 
 
-def unit_of(bound: str) -> str:
-    return "TFLOP/s" if bound == "compute" else "GB/s"
-
-
-def bound_of(ladder: Ladder) -> str:
-    """The ladder's ceiling: the one that is nearer for most figures at the headline shape."""
-    marks = [f.bound for f in ladder.found.values() if f.row.shape == ladder.headline(f.row.dtype)]
-    return max(("memory", "compute"), key=marks.count)
-
-
 def _forecasts(ladder: Ladder, dtype: str, shape: str) -> dict[str, str]:
     """The rungs that would have taken too long to be timed, and their forecasts."""
     return {
@@ -112,21 +102,6 @@ def _bar(figure: Figure, dtype: str, bound: str, behind: bool) -> Bar:
     tip = f"{figure.name}: {time_text(figure.us)} µs, {percent(figure.share)} of the measured limit"
     colour = "library" if figure.library else "behind" if behind else dtype
     return Bar(label(figure.name), value, notes, colour, tip=tip + "; an earlier rung is faster" * behind)
-
-
-def ratio_text(ratio: float) -> str:
-    """Speed in units of the best library's: 0.02×, 1.24×, 12×."""
-    if ratio >= 9.95:
-        return f"{ratio:.0f}×"
-    if ratio < 0.00095:
-        return "<0.001×"
-    return f"{ratio:.2f}×" if ratio >= 0.00995 else f"{ratio:.3f}×"
-
-
-def label(name: str) -> str:
-    """The number and name of a rung; the name of a library."""
-    number, _, rest = name.partition("_")
-    return f"{number} {rest.replace('_', ' ')}" if number.isdigit() else name
 
 
 LONGEST_DIMS = 44  # characters that fit into a panel's title; if there are more, it shows the shape's name

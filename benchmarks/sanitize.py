@@ -2,6 +2,8 @@
 
 The checker itself would be slow there, since every kernel of its reference is instrumented too. So the
 process under the tool only launches each rung once on a small case, in every dtype.
+
+Usage: python benchmarks/sanitize.py OP[/RUNG] ...
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from rung.errors import RungError
 TOOLS = ("memcheck", "racecheck")
 MOST_LINES = 12  # of what a tool prints
 PREFERRED_CASE = "odd"
+LAUNCH = "--launch"  # of the process under the tool
 MARK, BEGUN = "launched ", "launching "
 SANITIZED = "RUNG_SANITIZED"  # defined under the tools, for code whose synchronization they do not understand
 
@@ -59,7 +62,7 @@ def sanitize(rungs: Sequence[str], *, jobs: int = 6) -> Iterator[Finding]:
     def one(work: tuple[str, str]) -> Finding:
         operation, tool = work
         command = [tool_path, "--tool", tool, "--report-api-errors", "no", "--print-limit", "5"]
-        command += [sys.executable, "-m", "rung.profile.sanitize", *ladders[operation]]
+        command += [sys.executable, __file__, LAUNCH, *ladders[operation]]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return _read(operation, tool, done.stdout + done.stderr, done.returncode)
 
@@ -129,5 +132,18 @@ def _launch_all(names: Sequence[str]) -> None:
             print(f"{MARK}{rung.full_name} {name} at {case.name}", flush=True)
 
 
+def main(words: Sequence[str]) -> int:
+    from rung.rungs import catalogue
+
+    chosen = [r for word in words for r in catalogue.select(word) if r.kind != "library"]
+    findings = list(sanitize([r.full_name for r in chosen]))
+    for f in findings:
+        print(f"{f.operation}, {f.tool}: {f.launched} launches, {f.errors} errors", f.text, sep="\n" * bool(f.text))
+    return int(not all(f.clean for f in findings))
+
+
 if __name__ == "__main__":
-    _launch_all(sys.argv[1:])
+    if sys.argv[1:2] == [LAUNCH]:
+        _launch_all(sys.argv[2:])
+    else:
+        sys.exit(main(sys.argv[1:]))
