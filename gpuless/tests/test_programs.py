@@ -396,8 +396,8 @@ int main() {
     assert len(document["notes"]) == 1 and "320" in document["notes"][0]  # bytes that nothing has written
 
 
-@pytest.mark.parametrize(("first", "lines"), [(1, []), (0, [7])])
-def test_unwritten_shared_memory_may_be_moved_until_it_is_used(tmp_path: Path, first: int, lines: list[int]) -> None:
+@pytest.mark.parametrize(("first", "lines"), [("__syncthreads(); if (i)", []), ("", [7])])
+def test_unwritten_shared_memory_may_be_moved_until_it_is_used(tmp_path: Path, first: str, lines: list[int]) -> None:
     """Planes of a grid move down before the lowest one has been read."""
     source = tmp_path / "planes.cu"
     source.write_text(
@@ -407,7 +407,7 @@ def test_unwritten_shared_memory_may_be_moved_until_it_is_used(tmp_path: Path, f
     planes[2][t] = v[t];
     for (int i = 0; i < n; i++) {
         planes[0][t] = planes[1][t], planes[1][t] = planes[2][t], planes[2][t] = v[32 * i + t];
-        if (i >= FIRST) v[32 * i + t] = planes[0][t] + planes[1][t];
+        FIRST v[32 * i + t] = planes[0][t] + planes[1][t];
     }
 }
 int main() {
@@ -416,7 +416,7 @@ int main() {
     f<<<1, 32>>>(d, 4);
     return cudaFree(d) != cudaSuccess;
 }
-""".replace("FIRST", str(first))
+""".replace("FIRST", first)
     )
     findings = json.loads(run(source, "--json").stdout)["findings"]
     assert [(f["kind"], f["place"]["line"]) for f in findings] == [("unwritten", line) for line in lines]
