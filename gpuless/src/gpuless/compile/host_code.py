@@ -37,6 +37,7 @@ _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma\b(.*)", re.MULTILINE)
 _DIRECTIVE = re.compile(r"[ \t]*#")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+MADE = 200  # kernels of a macro that are read
 MACROS = 3  # that use each other before a host function uses one
 _DEVICE = {"__global__", "__device__", "__constant__", "__shared__", "__managed__"}
 _CONSTANT = {"constexpr", "consteval"}
@@ -88,7 +89,9 @@ def with_made_kernels(text: str) -> str:
         if "__global__" not in body:
             continue
         use = re.compile(rf"^[ \t]*{name}[ \t]*\(", re.MULTILINE)
-        while found := use.search(text):
+        for _ in range(MADE):
+            if not (found := use.search(text)):
+                break
             given, end = until(text, found.end(), ")")
             meant = dict(zip(split(parameters), split(given, *OF_TYPES), strict=False))
             words = re.split(r"(\W+)", body.replace("\\\n", " "))

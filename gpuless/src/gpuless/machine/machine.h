@@ -147,6 +147,7 @@ struct Op
     uint32_t number = 0;   // its own index
     uint32_t control = 0;  // bits 105 to 125: what the compiler says about its issue (timing.h)
     mutable Memory* memory = nullptr;
+    mutable int8_t only_copied = -1;  // see is_only_copied; it is not known
     uint16_t products =
         0;  // clocks of a quarter's tensor cores: of a group's product; of a warp's, four for 32 bytes of depth
     bool copies = false;    // cp.async
@@ -326,6 +327,8 @@ const Region& region_of(uint64_t address);  // an empty one where there is none
 void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write);
 
 // Notes lanes that read global memory, or the block's shared memory, or their own, where nothing has written.
+// Whether what it reads is at most stored in shared or local memory, as it is.
+bool is_only_copied(const Program& program, const Op& read);
 void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* const* where, unsigned bytes);
 
 // ---- operands ---------------------------------------------------------------------------------------------------
