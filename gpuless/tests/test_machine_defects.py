@@ -89,6 +89,17 @@ def test_lanes_of_different_calls_in_a_recursion_do_not_come_together() -> None:
     assert torch.equal(plain, debugged) and plain.any()
 
 
+def test_a_stack_that_recursion_makes_unknown_has_room_for_the_kernels_own_arrays() -> None:
+    source = """
+    __device__ __noinline__ int f(int n, int* box) { if (n < 1) return box[n & 255]; box[n]++; return f(n - 1, box) + f(n - 3, box); }
+    extern "C" __global__ void k(int* v) { int box[500]; for (int i = 0; i < 500; i++) box[i] = i * i; v[threadIdx.x] = f(threadIdx.x % 7, box) + box[threadIdx.x]; }
+    """
+    plain, debugged = torch.arange(64, dtype=torch.int32), torch.arange(64, dtype=torch.int32)
+    run(source, plain, block=64)
+    run(source, debugged, block=64, options=("--device-debug",))
+    assert torch.equal(plain, debugged)
+
+
 def test_code_for_debuggers_names_variables_of_each_module() -> None:
     source = """
     __device__ int table[4] = {7, 8, 9, 10};

@@ -185,20 +185,14 @@ class Finding:
         """
         if self.explained == UNSEEN:
             return self.filled(rows) if all(self.holds(fact, rows) for fact in self.facts) else ""
-        return self.filled(rows) if self.judged(rows) == self.explained and self.gpu in gpus(rows) else ""
-
-    @property
-    def gpu(self) -> str:
-        return written_for()
+        here = written_for() in {row.gpu for row in rows}
+        return self.filled(rows) if here and self.judged(rows) == self.explained else ""
 
     def filled(self, rows: Sequence[Row]) -> str:
         """The reason with its numbers; empty where one of them has no row."""
-        cells = {name: self._cell(name, rows) for name in _PLACE.findall(self.why)}
-        return "" if None in cells.values() else _PLACE.sub(lambda m: str(cells[m[1]]), self.why)
-
-    def _cell(self, name: str, rows: Sequence[Row]) -> str | None:
-        value = self.ours(rows) if name == "ours" else self.value(name, rows)
-        return None if value is None else sources.number(value)
+        names = _PLACE.findall(self.why)
+        cells = {name: self.ours(rows) if name == "ours" else self.value(name, rows) for name in names}
+        return "" if None in cells.values() else _PLACE.sub(lambda m: sources.number(cells[m[1]]), self.why)
 
     def value(self, name: str, rows: Sequence[Row]) -> float | None:
         """A number, a reference to rows as in sources.toml, a figure by the start of its title and of its name, or
@@ -235,11 +229,6 @@ class Finding:
 
     def line(self, rows: Sequence[Row]) -> tuple[str, str, str, str, str]:
         return self.says, self.verdict(rows), self.reason(rows), *self.cells(rows)
-
-
-def gpus(rows: Sequence[Row]) -> str:
-    """The GPUs of some rows."""
-    return " ".join(sorted({row.gpu or "" for row in rows}))
 
 
 @cache

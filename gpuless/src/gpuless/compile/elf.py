@@ -15,6 +15,7 @@ from gpuless.launch import Resources
 # Attributes of .nv.info: the threads that __launch_bounds__ allows, and those that __block_size__ requires; where the
 # parameters lie in constant bank 0, and each one's place there; the bytes of a function's stack, its registers.
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
+_UNKNOWN = 0xFFFFFFFF  # the stack of a kernel that calls itself, or through pointers
 _PARAMETERS, _PARAMETER, _FRAME, _STACK, _REGISTERS = 0x0A, 0x17, 0x11, 0x12, 0x2F
 _LARGE_PARAMETER = 0x45  # of a kernel with more than 4 KB of them
 _MEETINGS = 0x28  # the places of shuffles, votes and what is left of each __syncwarp
@@ -147,7 +148,8 @@ def kernel_memory(cubin: bytes, symbol: str) -> KernelMemory:
     for attribute, value in _attributes(parts.get(".nv.info", b"")):
         if attribute in (_FRAME, _STACK):
             number, size = struct.unpack("<II", value)
-            stacks += [size] if named[number] == symbol or named[number].startswith(f"${symbol}$") else []
+            if size != _UNKNOWN and (named[number] == symbol or named[number].startswith(f"${symbol}$")):
+                stacks.append(size)
     constants = len(parts.get(f".nv.constant0.{symbol}", b""))
     in_order = tuple(found[number] for number in sorted(found))
     return KernelMemory(constants, start, in_order, parts.get(f".nv.constant2.{symbol}", b""), max(stacks))
