@@ -896,3 +896,29 @@ def test_a_launch_may_begin_with_a_bracket(tmp_path: Path) -> None:
     assert not rung.doubts
     with pytest.raises(RungError, match="--launch"):
         adopt.of_kernel(of, path, "multiply", "grid=(rows + 15) / 16, block=16")
+
+
+TILES = """__global__ void multiply(const float* A, const float* B, float* C, int M, int N, int K)
+{
+    __shared__ float a[16][16], b[16][16];
+    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+    float sum = 0;
+    for (int t = 0; t < (N + 15) / 16; t++) {
+        int i = t * 16 + threadIdx.x, j = t * 16 + threadIdx.y;
+        a[threadIdx.y][threadIdx.x] = row < M && i < N ? A[row * N + i] : 0;
+        b[threadIdx.y][threadIdx.x] = j < N && column < K ? B[j * K + column] : 0;
+        __syncthreads();
+        for (int k = 0; k < 16; k++) sum += a[threadIdx.y][k] * b[k][threadIdx.x];
+    }
+    if (row < M && column < K) C[row * K + column] = sum;
+}
+void solve(const float* A, const float* B, float* C, int M, int N, int K)
+{
+    multiply<<<dim3((K + 15) / 16, (M + 15) / 16), dim3(16, 16)>>>(A, B, C, M, N, K);
+}
+"""
+
+
+def test_a_race_of_the_files_own_block_is_told_before_an_address_of_a_guess(tmp_path: Path) -> None:
+    call = learn("matmul", _bare(tmp_path / "matmul.cu", TILES))
+    assert call.fault.get("kind") == "race"
