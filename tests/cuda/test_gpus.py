@@ -99,13 +99,23 @@ def test_a_row_of_an_architecture_has_limits(added: Path) -> None:
     assert occupancy("sm_91", 256, 32, 0).warps == 32
 
 
-@pytest.mark.parametrize("row", ["[gpus.x]\nname = 'X'", "gpus = 3", "[", ROW.replace("sm_90", "sm_9")])
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ("[gpus.x]\nname = 'X'", "multiprocessors"),
+        (ROW.replace("bus_bits", "bus_bit"), "bus_bit, bus_bits"),
+        ("gpus = 3", ""),
+        ("[", ""),
+        (ROW.replace("sm_90", "sm_9"), "sm_9"),
+    ],
+)
 def test_a_file_that_is_no_table_is_refused(
-    row: str, added: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    row: str, named: str, added: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     added.write_text(row)
     gpus._tables.cache_clear()
     with pytest.raises(SystemExit) as ended:
         main(["count", "gelu/1", "--time", "h100"])
-    assert ended.value.code == 2 and str(added) in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and str(added) in told and named in told
     gpus._tables.cache_clear()

@@ -135,7 +135,7 @@ class EmulatedModule:
             )
         packed = []
         for i, ((kind, value), size) in enumerate(zip(args, sizes, strict=True)):
-            data = _bytes_of(kind, value)
+            data = pack(kind, value)
             if len(data) != abs(size) or (kind == "pointer" and size > 0) or (kind != "pointer" and size < 0):
                 raise UserError(
                     f"{self._build.origin}: parameter {i + 1} of kernel '{kernel}' is "
@@ -152,7 +152,8 @@ class EmulatedModule:
         return [-size if pointer else size for size, pointer in zip(sizes, pointers, strict=True)]
 
 
-def _bytes_of(kind: str, value: Any) -> bytes:
+def pack(kind: str, value: Any) -> bytes:
+    """A parameter as a launch passes it."""
     if kind == "pointer":
         return struct.pack("P", 0 if value is None else guard.address_of(value))
     if kind == "tensor_map":

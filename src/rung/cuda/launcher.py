@@ -14,6 +14,7 @@ import torch
 
 from gpuless import tensor_map
 from gpuless.launch import Argument
+from gpuless.module import pack_bf16
 from rung.errors import RungError, first_line
 
 _FORMATS = {
@@ -26,9 +27,10 @@ _FORMATS = {
     "f64": "d",
     "bool": "?",
     "f16": "e",
-    "bf16": "H",
+    "bf16": "2s",
     "tensor_map": f"{tensor_map.SIZE}s",
 }
+_MISFITS = (struct.error, TypeError, ValueError, OverflowError)
 SIZES = {kind: struct.calcsize(layout) for kind, layout in _FORMATS.items()}
 # Each argument has a slot of a multiple of eight bytes.
 _SLOTS = {kind: f"{layout}{-SIZES[kind] % 8}x" for kind, layout in _FORMATS.items()}
@@ -77,7 +79,7 @@ class Launcher:
     def pack(self, args: Sequence[Argument]) -> None:
         try:
             self._layout.pack_into(self._buffer, 0, *[self._encode(i, *argument) for i, argument in enumerate(args)])
-        except (struct.error, TypeError, OverflowError) as problem:
+        except _MISFITS as problem:
             raise RungError(self._misfit(args, problem)) from problem
 
     def _encode(self, i: int, kind: str, value: Any) -> Any:
@@ -92,13 +94,13 @@ class Launcher:
             return value.data_ptr()
         if kind == "tensor_map":
             return bytes(tensor_map.SIZE) if value is None else value.encode()
-        return _bfloat16_bits(value) if kind == "bf16" else value
+        return pack_bf16(value) if kind == "bf16" else value
 
     def _misfit(self, args: Sequence[Argument], problem: Exception) -> str:
         for i, (kind, value) in enumerate(args):
             try:
                 struct.pack("<" + _FORMATS[kind], self._encode(i, kind, value))
-            except (struct.error, TypeError, OverflowError):
+            except _MISFITS:
                 return f"argument {i + 1} of kernel '{self._kernel}' is {value!r}, which is no {kind}: {problem}."
         return f"the arguments of kernel '{self._kernel}' cannot be packed: {problem}."
 
@@ -139,14 +141,6 @@ _STICKY = frozenset(
 def current_stream(index: int) -> int:
     """torch's current stream as a handle, without making a Python stream object."""
     return int(torch._C._cuda_getCurrentRawStream(index))
-
-
-def _bfloat16_bits(value: float) -> int:
-    """The upper half of the float's bits, rounded to nearest even."""
-    (bits,) = struct.unpack("<I", struct.pack("<f", value))
-    if value != value:
-        return 0x7FC0
-    return int((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
 
 
 def check(result: tuple[Any, ...], what: str) -> Any:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +18,7 @@ from gpuless.compile import nvrtc
 from gpuless.counts.counters import Launched
 from gpuless.facts import gpus
 from gpuless.facts.limits import limits
+from gpuless.module import pack
 from gpuless.session import require_fit
 from rung.dtypes import Dtype, element_name
 from rung.errors import EmulatorFault, RungError
@@ -34,7 +33,6 @@ from rung.rungs.python import PythonRung
 MARGIN = 1 << 12  # bytes on either side of a tensor, which no kernel may touch
 UNSET = {1: 0xA5, 2: 0xFDA5, 4: 0xFFA5A5A5, 8: 0xFFF5A5A5A5A5A5A5}  # by size: NaNs that no arithmetic results in
 TRITON = {"float16": "fp16", "float32": "fp32", "int32": "i32"}
-_FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d", "bool": "?", "f16": "e"}
 Arrays = dict[str, NDArray[Any]]
 Rung = CudaRung | PythonRung
 
@@ -145,7 +143,9 @@ def _run_cuda(
         require_fit(program.kernel, machine.ARCH, config, of.static_shared, of.registers)
         if any(c.pdl for _, c, _ in calls):
             session.expect_dependent()
-        session.execute(program, config, variables, [_packed(*a) for a in arguments], regions, settings=settings)
+        given = [(kind, value.values if isinstance(value, Tensor) else value) for kind, value in arguments]
+        packed = [machine.aligned(pack(*one), 64) for one in given]
+        session.execute(program, config, variables, packed, regions, settings=settings)
         ran.unwritten = ran.unwritten or session.unwritten
 
 
@@ -207,11 +207,3 @@ def _unset(array: NDArray[Any]) -> NDArray[np.bool_]:
     """Which numbers still have the bits from before the run."""
     bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
     return np.asarray(bits == UNSET[array.itemsize])
-
-
-def _packed(kind: str, value: Any) -> ctypes.Array[ctypes.c_char]:
-    if kind == "pointer":
-        return machine.aligned(struct.pack("P", 0 if value is None else value.values.ctypes.data), 64)
-    if kind not in _FORMATS:
-        raise RungError(f"a parameter of kind {kind} is not passed in the course; take a pointer or a number.")
-    return machine.aligned(struct.pack(_FORMATS[kind], value), 64)

@@ -362,14 +362,13 @@ class _Reader:
     def fail(self, problem: str) -> RungError:
         return RungError(f"{self.origin}: {problem}")
 
-    def read(self, kind: type[T], table: dict[str, Any], where: str, **own: Any) -> T:
-        """A dataclass from a table: each field by its annotation, but for its `own`."""
+    def read(self, kind: type[T], table: dict[str, Any], where: str, prefix: str = "", **own: Any) -> T:
+        """A dataclass from a table: each field by its annotation, but for its `own`; errors name PREFIX and the key."""
         names = [f.name for f in fields(kind)]
-        self.known(table, where or "the header", names)
+        self.known(table, where, names)
         types = {f.name: str(f.type).removesuffix(" | None") for f in fields(kind) if f.name in table}
         plain = [name for name in types if name not in own]
-        at = f"{where}." if where else ""
-        return kind(**{n: getattr(self, _READERS[types[n]])(table[n], f"{at}{n}") for n in plain}, **own)
+        return kind(**{n: getattr(self, _READERS[types[n]])(table[n], prefix + n) for n in plain}, **own)
 
     def known(self, table: dict[str, Any], where: str, names: Collection[str]) -> None:
         for key in table:
@@ -389,7 +388,7 @@ class _Reader:
         return self.read(
             Header,
             {key: value for key, value in table.items() if key not in ("from", "launch")},
-            "",
+            "the header",
             found=short_enough(self.text(table.get("found", ""), "found"), self.origin),
             parent=parent_name(self.text(table.get("from", ""), "from"), self.origin),
             dtypes=self.dtypes(table.get("dtypes", ["f32"])),
@@ -411,7 +410,7 @@ class _Reader:
         if not isinstance(untuned, list) or not all(isinstance(one, dict) and "when" in one for one in untuned):
             raise self.fail("model.untuned is not a list of tables with a condition `when`, and values of tunables.")
         rules = [({n: self.choices(v, n)[0] for n, v in one.items() if n != "when"}, one["when"]) for one in untuned]
-        return self.read(Model, table, "model", untuned=tuple((str(when), tuned) for tuned, when in rules))
+        return self.read(Model, table, "model", "model.", untuned=tuple((str(when), tuned) for tuned, when in rules))
 
     def each(self, table: dict[str, Any], key: str, read: Callable[[Any, str], V]) -> dict[str, V]:
         """The values of a table, each read under its name."""
@@ -485,25 +484,24 @@ class _Reader:
         return bind
 
     def buffer(self, value: Any, key: str) -> Buffer:
-        example = f'write [{key}] with shape = ["B", "T"]'
         given = self.table(value, key)
         self.known(given, key, {"shape", "dtype", "zero", "fill"})
         zero, fill = given.get("zero", False), given.get("fill", 0)
         if not given.get("shape"):
-            raise self.fail(f"{key} has no shape; {example}.")
+            raise self.fail(f'{key} has no shape; write shape = ["B", "T"].')
         if not isinstance(zero, bool) and zero != "once":
             raise self.fail(f'{key}.zero = {zero!r} is neither true, false nor "once".')
         if isinstance(fill, bool) or not isinstance(fill, int | float) or (zero and fill):
             raise self.fail(f"{key}.fill = {fill!r} is not a number, such as -inf, or zero is given as well.")
         own = {"zero": zero is True or bool(fill), "fill": float(fill), "zero_once": zero == "once"}
-        return self.read(Buffer, given, key, **own)
+        return self.read(Buffer, given, key, f"{key}.", **own)
 
     def map(self, value: Any, key: str) -> Map:
         given = self.table(value, key)
         for needed in ("operand", "box"):
             if not given.get(needed):
                 raise self.fail(f'{key} has no {needed}; write operand = "x" and box = [64, 64].')
-        made = self.read(Map, given, key)
+        made = self.read(Map, given, key, f"{key}.")
         if made.fill not in ("zeros", "nan"):
             raise self.fail(f'{key}.fill = {made.fill!r} is neither "zeros" nor "nan".')
         return made
@@ -515,7 +513,8 @@ class _Reader:
             raise self.fail(f"inside.counter = {counter!r} is not a buffer; declare [buffers.{counter or 'spent'}].")
         if not isinstance(rows, list) or not rows or not all(isinstance(group, list) for group in rows):
             raise self.fail("inside.rows is not a list with a list of rows for each thread that counts.")
-        return self.read(Inside, inside, "inside", rows=tuple(self.strings(group, "inside.rows") for group in rows))
+        groups = tuple(self.strings(group, "inside.rows") for group in rows)
+        return self.read(Inside, inside, "inside", "inside.", rows=groups)
 
     def launch(self, entry: Any) -> Launch:
         if not isinstance(entry, dict):
@@ -528,7 +527,7 @@ class _Reader:
         each = self.named_expressions(entry["each"], "each") if "each" in entry else {}
         if "each" in entry and len(each) != 1:
             raise self.fail('each is not one name and its count; write each = { layer = "L" }.')
-        return self.read(Launch, entry, "launch", each=next(iter(each.items()), None))
+        return self.read(Launch, entry, "a [[launch]]", each=next(iter(each.items()), None))
 
 
 _READERS = {  # the functions that read fields, by the fields' annotations

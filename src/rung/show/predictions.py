@@ -8,24 +8,12 @@ from collections.abc import Iterable, Sequence
 from gpuless import timing
 from gpuless.counts.counters import Place, places
 from gpuless.facts import gpus
+from rung.profile.counters import STALLS
 from rung.profile.prediction import Error, Prediction, error
 from rung.results import codes
 from rung.results.row import Row
 from rung.show.verb_tables import Table
 
-WORDS = {
-    "wait": "stalls of fixed length between dependent instructions",
-    "long_scoreboard": "waits for global memory",
-    "short_scoreboard": "waits for shared memory or special functions",
-    "math_pipe_throttle": "waits for an arithmetic unit",
-    "lg_throttle": "waits until global memory takes requests",
-    "mio_throttle": "waits until shared memory takes requests",
-    "barrier": "waits for other warps at a barrier",
-    "membar": "waits at a memory fence",
-    "gmma": "waits for a warp group's products",
-    "not_selected": "is ready while another warp goes",
-    "branch_resolving": "waits for a branch",
-}
 _MOST_LINES = 8
 ATOMIC_RANGE = 2e6  # clocks of the longest queue of atomics that was compared with a measurement
 
@@ -121,16 +109,10 @@ def waits(found: Prediction) -> Table:
     rows = []
     for kernel, (_, line) in most:
         of = spent[kernel, (_, line)]
-        why = [
-            (name, part)
-            for name, part in sorted(of.items(), key=lambda pair: -pair[1])
-            if name != "selected" and part >= 0.01
-        ]
-        if not why:
-            continue
-        rows.append(
-            (kernel, str(line or ""), f"{sum(of.values()):.0%}", f"{why[0][0]} {why[0][1]:.0%}: {WORDS[why[0][0]]}")
-        )
+        name, part = max((pair for pair in of.items() if pair[0] != "selected"), key=lambda pair: pair[1])
+        if part >= 0.01:
+            said = f"{name} {part:.0%}: {STALLS[name].partition(':')[0]}"
+            rows.append((kernel, str(line or ""), f"{sum(of.values()):.0%}", said))
     return Table(("kernel", "line", "of its warps' time", "most of it"), rows, ("line", "of its warps' time"))
 
 

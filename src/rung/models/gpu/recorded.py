@@ -199,12 +199,6 @@ class PassPlan(LadderCalls):
             return self.matmul(self.layernorm(x, norm, eps), linear)
         return super().layernorm_matmul(x, norm, eps, linear)
 
-    def residual_layernorm(
-        self, a: torch.Tensor, b: torch.Tensor, norm: Norm, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        total = self.residual(a, b)
-        return total, self.layernorm(total, norm, eps)
-
     def matmul_residual_layernorm(
         self, x: torch.Tensor, linear: Linear, residual: torch.Tensor, norm: Norm, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
