@@ -922,3 +922,10 @@ void solve(const float* A, const float* B, float* C, int M, int N, int K)
 def test_a_race_of_the_files_own_block_is_told_before_an_address_of_a_guess(tmp_path: Path) -> None:
     call = learn("matmul", _bare(tmp_path / "matmul.cu", TILES))
     assert call.fault.get("kind") == "race"
+
+
+def test_the_side_of_a_tile_is_no_length_of_rows(tmp_path: Path) -> None:
+    text = "#define TILE_DIM 16\n__global__ void square(float* A, float* B, float* C, unsigned N)\n{\n"
+    text += "    __shared__ float a[TILE_DIM][TILE_DIM];\n    a[threadIdx.y][threadIdx.x] = A[0];\n    C[0] = a[0][0] * N;\n}\n"
+    of = launches.propose(catalogue.operation("matmul"), text, tmp_path / "matmul.cu")
+    assert not any("C == 16" in one.table.get("needs", []) for one in of.proposals["square"])

@@ -338,7 +338,8 @@ def row_fixed(of: Operation, body: str, constants: dict[str, str], told: Iterabl
     inner = "HS" if heads else of.sizes[1]
     if inner not in (*of.dims, "HS") or {inner, *names_in(of.derived.get(inner, inner))} - {"NH"} & _named(of, told):
         return [[]]
-    used = [n for n in constants if 2 <= int(constants[n]) <= LONGEST_ROW and re.search(rf"\b{n}\b", body)]
+    rows = [n for n in constants if 2 <= int(constants[n]) <= LONGEST_ROW and "tile" not in n.lower()]
+    used = [n for n in rows if re.search(rf"\b{n}\b", body)]
     used.sort(key=lambda name: not re.search(r"dim|head|hidden|col|^[cd]$|^hs$", name.lower()))
     values = list(dict.fromkeys(constants[n] for n in used))[:CANDIDATES]
     return [[f"C == {value} * NH" if heads else f"{inner} == {value}"] for value in values] or [[]]
