@@ -172,7 +172,8 @@ class _Sizes(ast.NodeTransformer):
         if not made or node.attr not in ("x", "y", "z"):
             raise ValueError(node.attr)
         side = [*split(made[1]), "1", "1"]["xyz".index(node.attr)]
-        return self.visit(ast.parse(side.strip(), mode="eval").body)
+        visited: ast.expr = self.visit(ast.parse(side.strip(), mode="eval").body)
+        return visited
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         name, given = getattr(node.func, "id", ""), node.args
