@@ -135,9 +135,18 @@ def test_it_is_reported(ladders: Path, rung: Call, tmp_path: Path) -> None:
     assert "out = factor x" in text and "One thread per number." in text
 
 
+@pytest.mark.parametrize("role", ['"output"', '"in"'])
+def test_an_operation_without_a_result_is_refused(role: str, ladders: Path, rung: Call) -> None:
+    (ladders / "scaling" / "operation.py").write_text(OPERATION.replace('role="out"', f"role={role}"))
+    code, _, err = rung("--ladders", ladders, "list", "scaling")
+    assert code == 2 and role.strip('"') in err and "with roles" in err
+
+
 def test_two_ladders_of_one_operation_and_a_missing_folder_are_refused(ladders: Path, rung: Call) -> None:
     (ladders / "gelu").mkdir()
     (ladders / "gelu" / "operation.py").write_text(OPERATION.replace('"scaling"', '"gelu"'))
     assert "hold the same operation" in rung("--ladders", ladders, "list")[2]
     code, _, err = rung("--ladders", ladders / "nowhere", "list")
     assert code == 2 and "there is no folder" in err
+    code, _, err = rung("--ladders", ladders / "scaling", "list", "scaling")
+    assert code == 2 and f"{ladders / 'scaling'} holds" in err

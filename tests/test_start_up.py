@@ -55,6 +55,13 @@ def test_verbs_do_without_torch(words: list[str], tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "[] 0", done.stderr
 
 
+@pytest.mark.parametrize("words", [["check", "relu/1"], ["count", "relu/1"], ["generate", "Hi"]], ids=" ".join)
+def test_where_torch_is_not_installed_a_verb_that_needs_it_says_so(words: list[str]) -> None:
+    program = f"import sys; sys.modules['torch'] = None\n{RUN}"
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
+    assert "pip install torch" in done.stderr and done.stderr.splitlines()[-1].endswith(" 2"), done.stderr
+
+
 def test_text_on_a_cpu_does_without_rungs_and_what_compiles_them() -> None:
     program = "import sys, rung; rung.load('inner', device='cpu').generate('a', max_new_tokens=2); "
     program += "print(sorted({'rung.rungs.catalogue', 'rung.operation', 'gpuless.compile.nvrtc', 'triton'} & set(sys.modules)))"

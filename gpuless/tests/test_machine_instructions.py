@@ -185,8 +185,8 @@ def whole(lowest: int, highest: int, of_nan: int, way: Callable[[float], Any]) -
 INT, UNSIGNED, LONGEST = (-(1 << 31), (1 << 31) - 1), (0, WORD), (-(1 << 63), (1 << 63) - 1)
 WHOLE: dict[str, Row] = {
     "float": {
-        "(int)a": whole(*INT, 0, int), "(unsigned)a": whole(*UNSIGNED, 0, int), "__float2int_ru(a)": whole(*INT, 0, math.ceil),
-        "__float2ll_rd(a)": whole(*LONGEST, -(1 << 63), math.floor),
+        "(int)a": whole(*INT, 0, int), "(unsigned)a": whole(*UNSIGNED, 0, int), "__float2uint_rn(a)": whole(*UNSIGNED, 0, round), "__float2int_ru(a)": whole(*INT, 0, math.ceil),
+        "__float2ll_rd(a)": whole(*LONGEST, -(1 << 63), math.floor), "__float2uint_rd(a)": whole(*UNSIGNED, 0, math.floor),
     },
     "double": {
         "(int)a": whole(*INT, -(1 << 31), int), "__double2uint_rn(a)": whole(*UNSIGNED, 1 << 31, round),
@@ -212,6 +212,20 @@ def test_conversions_to_integers_saturate(of: str) -> None:
         want = [WHOLE[of][expression](a, 0, 0) if math.isfinite(a) or math.isnan(a) or not negated else
                 WHOLE[of][expression](-a, 0, 0) for a in given[0].double().tolist()]  # fmt: skip
         assert got.tolist() == want, expression
+
+
+def test_integers_are_rounded_to_floats() -> None:
+    given = integers(32)
+    ways = ("rn", "rz", "rd", "ru")
+    rows: Row = {f"__{of}2float_{way}(a)": lambda a, b, c: a for of in ("int", "uint") for way in ways}
+    for expression, got in results("int", "float", rows, given).items():
+        exact = given[0].double() + (1 << 32) * (given[0] < 0) * ("uint" in expression)
+        near = exact.float()
+        beyond = {"rn": near != near, "rz": near.double().abs() > exact.abs(), "rd": near > exact, "ru": near < exact}
+        way = expression[-5:-3]
+        towards = torch.tensor({"rd": -math.inf, "ru": math.inf}.get(way, 0.0))
+        want = torch.where(beyond[way], torch.nextafter(near, towards), near)
+        assert torch.equal(got, want), expression
 
 
 def of_16_bits(kind: torch.dtype, down: bool | None) -> Callable[[float], float]:

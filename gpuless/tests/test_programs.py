@@ -396,6 +396,32 @@ int main() {
     assert len(document["notes"]) == 1 and "320" in document["notes"][0]  # bytes that nothing has written
 
 
+@pytest.mark.parametrize(("first", "lines"), [("__syncthreads(); if (i)", []), ("", [7])])
+def test_unwritten_shared_memory_may_be_moved_until_it_is_used(tmp_path: Path, first: str, lines: list[int]) -> None:
+    """Planes of a grid move down before the lowest one has been read."""
+    source = tmp_path / "planes.cu"
+    source.write_text(
+        """__global__ void f(float* v, int n) {
+    __shared__ float planes[3][32];
+    const int t = threadIdx.x;
+    planes[2][t] = v[t];
+    for (int i = 0; i < n; i++) {
+        planes[0][t] = planes[1][t], planes[1][t] = planes[2][t], planes[2][t] = v[32 * i + t];
+        FIRST v[32 * i + t] = planes[0][t] + planes[1][t];
+    }
+}
+int main() {
+    float* d;
+    cudaMalloc(&d, 512), cudaMemset(d, 0, 512);
+    f<<<1, 32>>>(d, 4);
+    return cudaFree(d) != cudaSuccess;
+}
+""".replace("FIRST", first)
+    )
+    findings = json.loads(run(source, "--json").stdout)["findings"]
+    assert [(f["kind"], f["place"]["line"]) for f in findings] == [("unwritten", line) for line in lines]
+
+
 EVERY_OTHER = """__global__ void f(%s* out, const %s* in) {
     __shared__ %s s[64];
     if (threadIdx.x != 13) s[threadIdx.x] = in[threadIdx.x];

@@ -45,7 +45,8 @@ def examine() -> Iterator[Finding]:
         try:
             yield from part()
         except Exception as problem:  # unforeseen errors are reported, too
-            yield Finding(part.__name__.strip("_"), "broken", first_line(problem), "please report this.")
+            lacking = isinstance(problem, ModuleNotFoundError) and f"pip install {problem.name}."
+            yield Finding(part.__name__.strip("_"), "broken", first_line(problem), lacking or "please report this.")
 
 
 def _python() -> Iterator[Finding]:

@@ -172,6 +172,12 @@ class Operation:
     edges: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
     words: tuple[str, ...] = ()  # that speak of it in names of files and kernels, beside its own name
 
+    def __post_init__(self) -> None:
+        roles = {o.role for o in self.operands}
+        if not roles <= {"in", "out", "inout"} or roles <= {"in"}:  # nothing would be compared
+            given = ", ".join(sorted(roles))
+            raise RungError(f"{self.name} has operands with roles {given}; take in, out or inout, one is a result.")
+
     def operand(self, name: str) -> Operand:
         """The operand called `name`."""
         for operand in self.operands:
@@ -364,7 +370,12 @@ def _ladders() -> dict[str, tuple[Path, ...]]:
         if not place.is_dir():
             raise RungError(f"there is no folder {place} of further ladders; correct --ladders or {MORE_LADDERS}.")
     places = (LADDERS, *plugins.folders(plugins.LADDERS), *more)
-    return _find_folders(places, tuple(place.stat().st_mtime_ns for place in places))
+    found = _find_folders(places, tuple(place.stat().st_mtime_ns for place in places))
+    for place in more:
+        inside = (folder for folders in found.values() for folder in folders if place in folder.parents)
+        if next(inside, None) is None and next(place.iterdir(), None):  # an empty one may yet be filled
+            raise RungError(f"{place} holds no OPERATION/operation.py and no OPERATION/40_mine.cu; correct --ladders.")
+    return found
 
 
 @functools.cache

@@ -14,10 +14,12 @@ READ = ["CS2R R2, SR_CLOCKLO", "S2R R0, SR_TID.X"]
         (["IMAD.MOV.U32 R4, RZ, RZ, R2", "STG.E desc[UR4][R10.64], R4"], "STG"),
         (["ISETP.GT.U32.AND P0, PT, R2, 0x64, PT", "FSEL R6, R5, R7, P0", "STG.E desc[UR4][R10.64], R6"], "STG"),
         (["ISETP.GT.U32.AND P0, PT, R2, 0x64, PT", "@P0 BRA 0x100"], "BRA"),
+        (["ISETP.GT.U32.AND P0, PT, R2, 0x64, PT", "@P0 EXIT", "STG.E desc[UR4][R10.64], R0"], "EXIT"),
+        (["STG.E desc[UR4][R10.64], R0", "ISETP.GT.U32.AND P0, PT, R2, 0x64, PT", "@P0 EXIT", "BPT.TRAP 0x1"], ""),
         (["NANOSLEEP R2", "STG.E desc[UR4][R10.64], R0"], ""),
         (["MOV R2, 0x1", "STG.E desc[UR4][R10.64], R2"], ""),
     ],
-    ids=["stored", "selects", "branches", "sleeps", "overwritten"],
+    ids=["stored", "selects", "branches", "ends", "traps", "sleeps", "overwritten"],
 )
 def test_a_clock_is_followed_to_a_store_or_branch(code: list[str], found: str) -> None:
     every = [Instruction(16 * i, text, ()) for i, text in enumerate([*READ, *code])]

@@ -168,3 +168,13 @@ def test_what_the_compiler_refuses_has_a_place(tmp_path: Path) -> None:
     path.write_text(PLAIN.replace("x[i] < 0", "y[i] < 0"))
     code, told = checked(path)
     assert code == 1 and [one["place"]["line"] for one in told["findings"]] == [3]
+
+
+@needs_compiler
+@pytest.mark.parametrize("sign", ["0.f", "x[i]"])
+def test_a_kernel_that_a_macro_makes_is_judged(sign: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    made = PLAIN.replace("relu_plain", "relu_##NAME").replace("float", "TYPE").replace("0.f", sign).replace("\n", " \\\n")
+    path.write_text(f"#define MAKE(NAME, TYPE) {made}\n\nMAKE(plain,\n     float)\n")
+    code, told = checked(path, "--quick")
+    assert (code == 0) == (sign == "0.f") and [r["kernels"] for r in told["results"]] == [["relu_plain"]]

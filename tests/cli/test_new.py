@@ -11,14 +11,24 @@ from rung.rungs import catalogue
 
 
 @pytest.mark.parametrize(
-    ("source", "file"), [("residual/2", "mine.cu"), ("residual/4", "mine.py"), ("softmax", "mine")]
+    ("source", "file", "of"),
+    [
+        ("residual/2", "mine.cu", "residual/2"),
+        ("residual/4", "mine.py", "residual/4"),
+        ("residual", "mine.py", "residual/4"),
+        ("residual/2", "mine.py", "residual/2"),
+        ("softmax", "mine", "softmax/1"),
+        ("softmax", "10_mine.cu", "softmax/1"),
+    ],
 )
-def test_a_copy_names_its_parent_and_leaves_its_place_in_models(source: str, file: str, tmp_path: Path) -> None:
+def test_a_copy_names_its_parent_and_leaves_its_place_in_models(
+    source: str, file: str, of: str, tmp_path: Path
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["new", source, str(tmp_path / file)])
     assert not ended.value.code
     operation = source.partition("/")[0]
-    parent = catalogue.find(source if "/" in source else f"{source}/1")
+    parent = catalogue.find(of)
     copy = catalogue.rung_from_file(catalogue.operation(operation), next(tmp_path.iterdir()))
     assert catalogue.parent(copy) == parent
     assert copy.dtypes == parent.dtypes and copy.tune == parent.tune

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +95,36 @@ def test_a_row_makes_a_gpu_whose_time_is_known(capsys: pytest.CaptureFixture[str
     assert times[0]["us"] > times[1]["us"] and times[0]["gpu"] == "NVIDIA Small"
 
 
+def test_the_row_that_the_page_shows_is_a_gpu(added: Path) -> None:
+    page = Path(__file__).parents[2] / "docs/programs.md"
+    added.write_text(re.findall(r"```toml\n(\[gpus\..*?)```", page.read_text(), re.DOTALL)[0])
+    gpus._tables.cache_clear()
+    assert gpus.find("gh200").rates["f16"] == 989e12
+    gpus._tables.cache_clear()
+
+
 def test_a_row_of_an_architecture_has_limits(added: Path) -> None:
     assert limits("sm_91").shared_block == 299 << 10
     assert occupancy("sm_91", 256, 32, 0).warps == 32
 
 
-@pytest.mark.parametrize("row", ["[gpus.x]\nname = 'X'", "gpus = 3", "[", ROW.replace("sm_90", "sm_9")])
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ("[gpus.x]\nname = 'X'", "multiprocessors"),
+        (ROW.replace("bus_bits", "bus_bit"), "bus_bit, bus_bits"),
+        ("gpus = 3", ""),
+        ("[", ""),
+        (ROW.replace("sm_90", "sm_9"), "sm_9"),
+    ],
+)
 def test_a_file_that_is_no_table_is_refused(
-    row: str, added: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    row: str, named: str, added: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     added.write_text(row)
     gpus._tables.cache_clear()
     with pytest.raises(SystemExit) as ended:
         main(["count", "gelu/1", "--time", "h100"])
-    assert ended.value.code == 2 and str(added) in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and str(added) in told and named in told
     gpus._tables.cache_clear()

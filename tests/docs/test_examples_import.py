@@ -7,6 +7,8 @@ import importlib
 import re
 from pathlib import Path
 
+import rung
+
 ROOT = Path(__file__).parents[2]
 OURS = ("rung", "gpuless", "rung_reproduce")
 
@@ -42,3 +44,8 @@ def test_what_examples_import_is_there() -> None:
                 continue
             lacking |= {(page.name, module, name) for module, name in names if not is_there(module, name)}
     assert not lacking
+
+
+def test_the_page_of_python_names_the_whole_top_level() -> None:
+    named = re.findall(r"`(?:rung\.)?(\w+)`", (ROOT / "docs/python.md").read_text().partition(" are the whole")[0])
+    assert {*named, "RungError"} == set(rung.__all__)

@@ -164,3 +164,9 @@ def test_other_types_are_refused_with_the_known_ones(folder: Path, tmp_path: Pat
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         with pytest.raises(RungError, match=r"gpt2.*reordered"):
             rung.load(tmp_path, device="cpu")
+
+
+def test_a_folder_of_families_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RUNG_FAMILIES", str(tmp_path / "nowhere"))
+    with pytest.raises(RungError, match="nowhere"):
+        family.known()

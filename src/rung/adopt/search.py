@@ -248,11 +248,12 @@ class Search:
         """Another launch that is right by the same operands shows what these are: a fault of the file's own launch is
         the kernel's, if sizes that are whole tiles have it as well."""
         own, other = self.tables[0], found.table or {}
-        if not self.first_fault or any(own.get(key) != other.get(key) for key in ("bind", "buffers")):
+        if not self.first_fault or found.needs or any(own.get(key) != other.get(key) for key in ("bind", "buffers")):
             return dataclasses.replace(found, faulty=bool(self.first_fault))
         attempt = _Attempt(self.of, self.path, self.kind, own, self.spending, explains=False)
-        with suppress(RungError):
-            attempt.right(self.of.complete(attempt.small()[0] | dict.fromkeys(self.of.dims, TILES[-1])))
+        whole = {dim: TILES[-1] if dim == [*self.of.dims][-1] else TILES[0] for dim in self.of.dims[-2:]}
+        with suppress(RungError, _Spent):
+            attempt.right(self.of.complete(attempt.small()[0] | whole))
         return dataclasses.replace(found, faulty=True, fault=self.first_fault if self._again(attempt) else {})
 
 

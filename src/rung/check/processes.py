@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache
+from operator import attrgetter
 
 from gpuless.base.processors import processors
 from rung.apart import work_through
@@ -18,7 +19,7 @@ from rung.check.judge import report_on
 from rung.check.report import CheckRequest, Report
 from rung.dtypes import dtype as dtype_named
 from rung.precision import one_thread
-from rung.rungs import catalogue, identity
+from rung.rungs import catalogue
 from rung.rungs.base import Rung
 from rung.rungs.compile_ahead import Compilers
 from rung.rungs.cuda import CudaRung
@@ -94,30 +95,13 @@ def _compiling(work: Sequence[CheckRequest], cores: int) -> Iterator[None]:
 
 
 def _portions(work: Sequence[CheckRequest], jobs: int) -> list[list[CheckRequest]]:
-    """Groups tasks with the same operands and references, few enough to balance the load; the longest first."""
-    weights = {task: 0 if task.file else _weight(task.rung) for task in work}
-    most = sum(weights.values()) / (8 * jobs)
-    found: list[list[CheckRequest]] = []
-    for task in sorted(work, key=lambda t: (t.operation, t.dtype)):  # in a ladder's order
-        last = found[-1] if found else []
-        together = last and (last[0].operation, last[0].dtype) == (task.operation, task.dtype)
-        if together and len(last) < PORTION and sum(weights[t] for t in last) + weights[task] <= most:
-            last.append(task)
-        else:
-            found.append([task])
-    return sorted(found, key=lambda tasks: -sum(weights[t] for t in tasks))
-
-
-@cache
-def _weight(name: str) -> int:
-    """Estimate of a rung's duration: it is compiled for many of its cases, and longer sources take longer. Code for
-    Triton and torch.compile is not compiled ahead."""
-    rung = catalogue.find(name)
-    if rung.path is not None and rung.kind == "cuda":
-        size = sum(path.stat().st_size for path in [rung.path, *identity.files(rung)])
-    else:
-        size = 300_000 if rung.path is not None or "compile" in rung.name else 1_000
-    return len(rung.operation.cases) * size
+    """Groups of tasks with the same operands and references, few enough to balance the load; those with most cases
+    first."""
+    most = max(1, min(PORTION, len(work) // (4 * jobs)))
+    operands = attrgetter("operation", "dtype")
+    alike = [[*some] for _, some in itertools.groupby(sorted(work, key=operands), operands)]
+    portions = [some[n : n + most] for some in alike for n in range(0, len(some), most)]
+    return sorted(portions, key=lambda some: -len(some) * len(catalogue.operation(some[0].operation).cases))
 
 
 @contextlib.contextmanager

@@ -413,9 +413,8 @@ class Trial:
             if measured and about and (found := measured.diagnosis(infinite=self.operands.infinite, **about)):
                 facts |= found.as_json()
             self.report.failure = facts
-            reads = self.of.host.unwritten
+            reads = self.of.host.unwritten if self.of.cuda else ""  # Triton reads for idle lanes
             raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
-
 
     def _about(self, measured: Measured) -> dict[str, Any]:
         """Names of the axes, and what the numbers may be instead."""

@@ -23,6 +23,12 @@ def exit_code_of(work: Callable[[], int]) -> int:
         )  # no terminal escapes from untrusted text
         print(f"rung: {message}", file=sys.stderr)
         return 3 if isinstance(error, Unjudged) else 2
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "rung", "gpuless"):
+            raise
+        print(f"rung: this needs {package}, which is not installed; pip install {package}.", file=sys.stderr)
+        return 2
     except (MemoryError, RuntimeError) as error:
         # torch's own words
         if isinstance(error, RuntimeError) and not re.search("allocate memory|bad_alloc", str(error)):

@@ -13,20 +13,21 @@ from rung.errors import RungError
 
 def new(
     operation: Annotated[str, typer.Argument(metavar="OP[/RUNG]", help="The operation, or the rung to copy.")],
-    file: Annotated[Path, typer.Argument(help="The new file; .cu or .py is added.")],
+    file: Annotated[Path, typer.Argument(help="The new file: a .cu or, for Triton, a .py.")],
     folder: Annotated[Path, typer.Option(help="Where the file is written.")] = Path(),
 ) -> None:
-    """Write a working kernel to start from: a copy of the ladder's first rung, or of the one named."""
+    """Write a working kernel to start from: a copy of the rung named, or of the first in CUDA (for a .py in Triton)."""
     from rung.rungs import catalogue
 
     of = catalogue.operation(operation.partition("/")[0])
-    ladder = [r for r in catalogue.rungs(of.name, libraries=False) if r.kind == "cuda"]
-    source = catalogue.find(operation) if "/" in operation else next(iter(ladder), None)
+    wanted = ".py" if file.suffix == ".py" else ".cu"
+    ladder = (r for r in catalogue.rungs(of.name, libraries=False) if r.path and r.path.suffix == wanted)
+    source = catalogue.find(operation) if "/" in operation else next(ladder, None)
     if source is None or source.path is None:
-        raise RungError(f"{operation} has no file to start from; name one of `rung list {of.name}`.")
+        raise RungError(f"{operation} has no {wanted} file to start from; name one of `rung list {of.name}`.")
     suffix = source.path.suffix
-    name = file.name.removesuffix(suffix)
-    if not name.replace("-", "_").isidentifier():
+    name = file.stem if file.suffix in (".cu", ".py") else file.name
+    if not re.fullmatch(r"[\w-]+", name):
         raise RungError(f"{name!r} cannot name a rung; use letters, digits and underscores, as in my_idea.")
     path = folder / file.with_name(f"{name}{suffix}")
     if path.exists():

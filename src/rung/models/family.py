@@ -250,7 +250,9 @@ def product(
 
 
 def _roots() -> list[Path]:
-    named = (Path(root) for root in os.environ.get("RUNG_FAMILIES", "").split(os.pathsep) if root)
+    named = [Path(root) for root in os.environ.get("RUNG_FAMILIES", "").split(os.pathsep) if root]
+    if missing := [root for root in named if not root.is_dir()]:
+        raise RungError(f"there is no folder {missing[0]} of families; correct RUNG_FAMILIES.")
     return [HERE, *plugins.folders(plugins.FAMILIES), *named]
 
 

@@ -101,7 +101,7 @@ def _require_file(of: Operation, path: Path) -> None:
     if path.is_dir():
         raise RungError(f"{path} is a folder; name one .cu or .py file in it.")
     if not path.exists():
-        raise RungError(f"there is no file {path}; `rung new {of.name} {path.stem}` writes one to start from.")
+        raise RungError(f"there is no file {path}; `rung new {of.name} {path.name}` writes one to start from.")
     if path.suffix not in (".cu", ".cuh", ".py", ".toml"):
         raise RungError(f"{path} is neither a .cu, a .cuh, a .py nor a .toml file, so it cannot be a rung.")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gpuless.base.expressions import Names, evaluate, evaluate_int
 from gpuless.base.files import read_text
-from gpuless.compile.host_code import device_part, with_headers
+from gpuless.compile.host_code import device_part, with_headers, with_made_kernels
 from gpuless.compile.source import Parameter, body_of, kernel_parameters, without_comments
 from gpuless.facts import limits
 from gpuless.tensor_map import TensorMap, packed_strides
@@ -66,7 +66,8 @@ def whole_text(path: Path) -> str:
     root = next((n for n, folder in enumerate(above) if (folder / ".git").exists()), None)
     own = above if root is None else above[: root + 1]
     beside = [] if root is None else [place for folder in own for place in sorted(folder.glob("*/include"))]
-    return with_headers(path, [*(place for folder in own for place in (folder / "include", folder)), *beside])
+    places = [*(place for folder in own for place in (folder / "include", folder)), *beside]
+    return with_made_kernels(with_headers(path, places))
 
 
 class CudaRung(Rung):

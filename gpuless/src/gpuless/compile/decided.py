@@ -27,13 +27,14 @@ def clocks(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction, s
         return
     tainted: dict[str, str] = {}
     for _ in range(2):
-        for one in instructions:
+        for n, one in enumerate(instructions):
             outputs, inputs = _operands(one)
             known = next((tainted[name] for name in inputs if name in tainted), "")
             if found := _OTHERS.search(one.text):
                 known = next(text for name, text in NAMES.items() if (found[1] or found[2]).startswith(name))
             guarded = one.text.startswith("@") and any(name in tainted for name in inputs[:1])
-            if known and (one.name in _STORES or (guarded and one.name in ("BRA", "EXIT", "BRX"))):
+            ends = one.name == "EXIT" and any(later.name in _STORES for later in instructions[n:])  # else only a trap
+            if known and (one.name in _STORES or (guarded and (ends or one.name in ("BRA", "BRX")))):
                 yield one, known
                 return
             for name in outputs:

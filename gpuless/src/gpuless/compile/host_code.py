@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuless.compile.source import code_only, without_comments
+from gpuless.compile.source import OF_TYPES, code_only, split, until, without_comments
 
 # Headers that only host code uses. The standard ones that kernels use are in cuda/standard.
 _HOST_HEADER = re.compile(
@@ -31,11 +31,13 @@ _TYPES = {"cublas": "cublas_v2.h", **dict.fromkeys(("torch/", "ATen/", "c10/"), 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"][^\n]*', re.MULTILINE)
 _PLACED = re.compile(r'^[ \t]*#[ \t]*(?:include[ \t]*(?:"([^"\n]+)"|<([^/>\n]+)>)|pragma[ \t]+once).*$', re.MULTILINE)
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:\\\n|[^\n])*)", re.MULTILINE)
+_MAKER = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)]*)\)((?:\\\n|[^\n])*)", re.MULTILINE)
 _ALIAS = re.compile(r"\bnamespace\s+\w+\s*=")
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma\b(.*)", re.MULTILINE)
 _DIRECTIVE = re.compile(r"[ \t]*#")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\d[\w.]*|\S")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+MADE = 200  # kernels of a macro that are read
 MACROS = 3  # that use each other before a host function uses one
 _DEVICE = {"__global__", "__device__", "__constant__", "__shared__", "__managed__"}
 _CONSTANT = {"constexpr", "consteval"}
@@ -79,6 +81,23 @@ def with_headers(source: Path, include: Sequence[str | Path], seen: set[Path] | 
         return f'#line 1 "{found}"\n{with_headers(found, include, seen)}\n#line {line} "{source}"'
 
     return _PLACED.sub(put, text)
+
+
+def with_made_kernels(text: str) -> str:
+    """The text, in which the uses of macros that define kernels are what they stand for: signatures are read there."""
+    for name, parameters, body in _MAKER.findall(text):
+        if "__global__" not in body:
+            continue
+        use = re.compile(rf"^[ \t]*{name}[ \t]*\(", re.MULTILINE)
+        for _ in range(MADE):
+            if not (found := use.search(text)):
+                break
+            given, end = until(text, found.end(), ")")
+            meant = dict(zip(split(parameters), split(given, *OF_TYPES), strict=False))
+            words = re.split(r"(\W+)", body.replace("\\\n", " "))
+            made = re.sub(r"\s*##\s*", "", "".join(meant.get(word, word) for word in words)) + "\n" * given.count("\n")
+            text = text[: found.start()] + made + text[end:]
+    return text
 
 
 @functools.lru_cache(maxsize=256)

@@ -107,6 +107,7 @@ def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
     scope = constants | asked
     scope |= dict(_declared(text))
     scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
+    scope = {name: asked.get(value.strip(), value) for name, value in scope.items()}
     asserted = _ASSERTED.findall(text)
     returned = re.search(r"\breturn\s+(\w+)\s*;", text)
     here = []

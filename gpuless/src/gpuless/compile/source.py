@@ -99,11 +99,11 @@ def kernel_parameters(source: str, kernel: str, origin: str) -> tuple[Parameter,
         defined = f"it defines {', '.join(present)}" if present else "it defines no __global__ function"
         raise UserError(f"{origin} has no kernel named '{name}': {defined}.")
     signature = next((s for s in found if s.body), found[0])
-    given = split(arguments.rstrip().removesuffix(">"), *_OF_TYPES) if arguments else []
+    given = split(arguments.rstrip().removesuffix(">"), *OF_TYPES) if arguments else []
     types = aliases(source) | {
         parameter: given[i] if i < len(given) else default for i, (parameter, default) in enumerate(signature.template)
     }
-    texts = split(signature.parameters, *_OF_TYPES)
+    texts = split(signature.parameters, *OF_TYPES)
     if texts in ([], ["void"]):
         return ()
     where = f"parameter {{}} of kernel '{name}' in {origin}"
@@ -118,7 +118,7 @@ def function_parameters(definition: str, source: str, origin: str) -> tuple[str,
     if not found:
         return "", ()
     where = f"parameter {{}} of '{found[1]}' in {origin}"
-    texts = [text for text in split(found[2], *_OF_TYPES) if text != "void"]
+    texts = [text for text in split(found[2], *OF_TYPES) if text != "void"]
     types = aliases(source)
     return found[1], tuple(_parameter(text, types, where.format(i + 1)) for i, text in enumerate(texts))
 
@@ -326,7 +326,7 @@ def _template(before: str) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]
     if not found:
         return (), frozenset()
     names, types = [], set()
-    for text in split(found.group(1), *_OF_TYPES):
+    for text in split(found.group(1), *OF_TYPES):
         declared, _, default = text.partition("=")
         words = re.findall(r"[A-Za-z_]\w*", declared)
         names.append((words[-1] if words else "", default.strip()))
@@ -335,7 +335,7 @@ def _template(before: str) -> tuple[tuple[tuple[str, str], ...], frozenset[str]]
     return tuple(names), frozenset(types)
 
 
-_OF_TYPES = ("([{<", ")]}>")  # brackets in a declaration, where < is no comparison
+OF_TYPES = ("([{<", ")]}>")  # brackets in a declaration, where < is no comparison
 
 
 def split(text: str, opening: str = "([{", closing: str = ")]}") -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ class Gpu:
     bus_bits: int
     l2_mib: int
     rates: Mapping[str, float] = field(hash=False)
+
+
+COLUMNS = {column.name for column in fields(Gpu)} - {"key", "rates"} | {"tera"}
 
 
 def architectures() -> Mapping[str, Mapping[str, int]]:
@@ -75,11 +78,14 @@ def _tables(more: str) -> tuple[dict[str, Any], dict[str, Gpu]]:
             table = tomllib.loads(files.read_text(path))
             limits |= table.get("architectures", {})
             for key, row in table.get("gpus", {}).items():
+                if wrong := COLUMNS ^ set(row):
+                    columns = ", ".join(sorted(wrong))
+                    raise UserError(f"{path}: gpus.{key} lacks or misspells {columns}; {TABLE} shows a row.")
                 tera = row.pop("tera")
                 found[key] = Gpu(key, **row, rates={kind: rate * 1e12 for kind, rate in tera.items()})
-        except (OSError, tomllib.TOMLDecodeError, TypeError, KeyError, AttributeError) as problem:
+        except (OSError, tomllib.TOMLDecodeError, TypeError, AttributeError) as problem:
             raise UserError(f"{path} is no table of GPUs: {problem}; {TABLE} shows what a row has.") from None
         for row in found.values():
             if row.arch not in limits:
-                raise UserError(f"{path}: {row.key} is of {row.arch}, whose limits are not in [architectures].")
+                raise UserError(f"{path}: {row.key} is of {row.arch}, whose limits {TABLE} lacks; add [architectures].")
     return limits, found

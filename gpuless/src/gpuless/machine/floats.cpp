@@ -355,7 +355,12 @@ void mufu(Warp& w, const Op& op, uint32_t lanes)
         return;
     }
     uint32_t* const d = w.target(op.out);
-    each(lanes, [&](unsigned l) { d[l] = canonical(special(op.flags, a(l))); });
+    uint32_t before = ~as_bits(a(unsigned(__builtin_ctz(lanes)))), made = 0;
+    each(lanes, [&](unsigned l) {  // lanes often have one number: a division by what they share
+        const float x = a(l);
+        if (as_bits(x) != before) before = as_bits(x), made = canonical(special(op.flags, x));
+        d[l] = made;
+    });
 }
 
 void mufu_of_16_bits(Warp& w, const Op& op, uint32_t lanes)
@@ -575,12 +580,18 @@ void f2i(Warp& w, const Op& op, uint32_t lanes)
     const Real source(w, op);
     const double most = ldexp(1.0, int(bits - !natural)), least = natural ? 0 : -most;
     const uint64_t of_nan = op.flags & ZERO_OF_NAN ? 0 : 1ull << (bits - 1);
-    if (bits == 32 && !natural && !(op.flags & (OF_DOUBLE | OF_HALF | OF_BF16 | FLUSHES))) {
+    if (bits == 32 && !(op.flags & (OF_DOUBLE | OF_HALF | OF_BF16))) {  // what is flushed becomes 0 either way
+        const float beyond = float(most), lowest = float(least);
         const auto by = [&](auto whole) {
             map(d, lanes, [&](unsigned l) {
                 const float x = whole(source.single(l));
-                const uint32_t in_range = uint32_t(int32_t(x >= -0x1p31f && x < 0x1p31f ? x : 0));
-                return x != x ? uint32_t(of_nan) : x >= 0x1p31f ? 0x7fffffffu : x < -0x1p31f ? 0x80000000u : in_range;
+                const bool upper = x >= 0x1p31f;
+                const float inside = x >= lowest && x < beyond ? upper ? x - 0x1p31f : x : 0;
+                const uint32_t in_range = uint32_t(int32_t(inside)) | uint32_t(upper) << 31;
+                return x != x        ? uint32_t(of_nan)
+                       : x >= beyond ? ~(natural ? 0 : 0x80000000u)
+                       : x < lowest  ? (natural ? 0 : 0x80000000u)
+                                     : in_range;
             });
         };
         if (op.flags & TO_ZERO) return by(truncf);
@@ -650,8 +661,11 @@ void i2f(Warp& w, const Op& op, uint32_t lanes)
     const unsigned by = o.parts == "H1" || o.parts == "B2" ? 16 : o.parts == "B1" ? 8 : o.parts == "B3" ? 24 : 0;
     uint32_t* const d = w.target(op.out);
     const Rounding rounding(op.flags & (TO_HALF | TO_BF16) ? 0 : op.flags);
-    if (bits == 32 && !natural && !by && !o.negative && !(op.flags & (TO_HALF | TO_BF16 | TO_DOUBLE | SATURATES)))
-        return map(d, lanes, [&](unsigned l) { return as_bits(float(int32_t(a[l]))); });
+    if (bits == 32 && !by && !o.negative && !(op.flags & (TO_HALF | TO_BF16 | TO_DOUBLE | SATURATES)))
+        return map(d, lanes, [&](unsigned l) {  // halves are exact: their sum is rounded once
+            const float high = float(int32_t(a[l] >> 16)), low = float(int32_t(a[l] & 0xffff));
+            return as_bits(natural ? high * 65536.0f + low : float(int32_t(a[l])));
+        });
     uint64_t source[WARP] = {};
     each(lanes, [&](unsigned l) {
         uint64_t v = wide ? a[l] | uint64_t(a == w.r[ZERO] ? 0 : a[WARP + l]) << 32 : a[l] >> by;

@@ -844,6 +844,7 @@ void vote(Warp& w, const Op& op, uint32_t lanes)  // [R,] [P,] P
     }
     const uint32_t active = w.split().lanes & (op.uniform ? ALL : lanes);
     votes &= active;
+    if (op.flags & FOR_ALL_LANES && w.order) each(active, [&](unsigned l) { w.order->voted[l] = active; });
     const bool result = op.has("ALL") ? votes == active : op.has("EQ") ? votes == active || !votes : votes != 0;
     if (out) map(w.target(*out), op.uniform ? ALL : lanes, [&](unsigned) { return votes; });
     if (holds) w.set(*holds, result ? ALL : 0, op.uniform ? ALL : lanes);
@@ -856,12 +857,13 @@ void match(Warp& w, const Op& op, uint32_t lanes)
     const bool wide = op.has("U64");
     const auto value = [&](unsigned l) { return a[l] | (wide ? uint64_t(a[WARP + l]) << 32 : 0); };
     Row made;
-    uint32_t all = ALL;
-    each(lanes, [&](unsigned l) {
-        made[l] = 0;
-        each(lanes, [&](unsigned o) { made[l] |= uint32_t(value(o) == value(l)) << o; });
-        if (made[l] != lanes) all = 0;
-    });
+    uint32_t same = 0;
+    for (uint32_t rest = lanes; rest; rest &= ~same) {
+        const uint64_t first = value(unsigned(__builtin_ctz(rest)));
+        same = lanes & where([&](unsigned l) { return value(l) == first; });
+        each(same, [&](unsigned l) { made[l] = same; });
+    }
+    const uint32_t all = same == lanes ? ALL : 0;
     if (op.has("ALL")) each(lanes, [&](unsigned l) { made[l] = all ? lanes : 0; });
     if (op.outs) w.set(op.p[0], all, lanes);
     uint32_t* d = w.target(op.out);
