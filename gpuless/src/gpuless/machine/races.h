@@ -72,8 +72,8 @@ struct Order  // of a warp
     std::vector<uint32_t> met_at;  // [lane][lane]: the last one of both, if some met apart
     uint32_t copies = 1, out = 1, products = 1;  // groups that are being filled
     uint32_t voted[32];  // by lane: those with which it has chosen the one that executes an atomic for all
-    uint32_t waited[32] = {}, waits_apart = 0;   // by lane: groups of its own copies, beyond what all know; which lanes
-    uint32_t reading = 0, reader = 0;            // the newest group of copies out of shared memory, and its instruction
+    uint32_t waited[32] = {}, waits_apart = 0;  // by lane: groups of its own copies, beyond what all know; which lanes
+    uint32_t reading = 0, reader = 0;           // the newest group of copies out of shared memory, and its instruction
     uint16_t index = 0;
     Clock& beyond_of(unsigned lane);
 };
