@@ -67,7 +67,9 @@ const Op* vote_behind(const std::vector<Op>& ops, const Op& compares)
         const Op* const first = writer_of(ops, compares.number, compares.s[i].index);
         if (!first || (first->name != "FLO" && first->name != "UFLO")) continue;
         const Op* const vote = writer_of(ops, first->number, first->s[0].index);
-        if (vote && vote->name.find("VOTE") == 0 && vote->has("ANY") && vote->every.back().index % 8 == TRUE && !vote->every.back().inverted) return vote;
+        if (vote && vote->name.find("VOTE") == 0 && vote->has("ANY") && vote->every.back().index % 8 == TRUE &&
+            !vote->every.back().inverted)
+            return vote;
     }
     return nullptr;
 }

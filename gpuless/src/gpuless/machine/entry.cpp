@@ -36,7 +36,7 @@ constexpr Places BEFORE = {0, 0xc, 0x20, 0x28, 0x44, 0x48, 0x10c, 0x140, 0x144, 
 constexpr Places SINCE = {0x360, 0x370, 0x2f8, 0x37c, 0x254, 0x258, 0x2d0,
                           0x36c, 0x2a0, 0x2b0, 0x2c0, 0x2cc, 0x348, 0x27c};
 constexpr uint32_t OF_GROUPS = 288;  // bytes of the reserved shared memory that cooperative groups may use
-uint32_t grid_barrier[16];  // cooperative groups'
+uint32_t grid_barrier[16];           // cooperative groups'
 
 void touched_nothing(int, siginfo_t* info, void*)
 {
@@ -91,7 +91,8 @@ void prepare(const rung_machine_launch& l)
     launch.first_shared = launch.reserved_shared;
     for (const Op& op : program.ops)
         for (const Operand& o : op.every)
-            if (launch.reserved_shared && o.kind == Kind::Constant && !o.index && o.offset == int(places.reserved_shared))
+            if (launch.reserved_shared && o.kind == Kind::Constant && !o.index &&
+                o.offset == int(places.reserved_shared))
                 put(places.reserved_shared, launch.first_shared = launch.reserved_shared - OF_GROUPS);
     for (const auto& [operand, row] : program.constants)
         std::fill(*row, *row + WARP, constant_word(operand->index, uint64_t(operand->offset)));

@@ -43,8 +43,9 @@ static void addresses(const Warp& w, const Operand& o, uint64_t* at)
         const uint64_t every = o.wide || o.uniform_wide ? ~0ull : ~0u, offset = uint64_t(int64_t(o.offset));
         const unsigned shift = unsigned(__builtin_ctz(o.scale));
         for (unsigned l = 0; l < WARP; l++)
-            at[l] = (((low[l] | uint64_t(high[l]) << 32) << shift) + (more[l] | uint64_t(more_high[l]) << 32) + offset) &
-                    every;
+            at[l] =
+                (((low[l] | uint64_t(high[l]) << 32) << shift) + (more[l] | uint64_t(more_high[l]) << 32) + offset) &
+                every;
     }
 }
 
@@ -403,7 +404,8 @@ void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, b
                 same |= 1u << l, from[l] = at[l] & 0xffffff, place[l] = uint64_t(block->shared.data()) + from[l];
         });
         if (block != w.block) look_at_visit(w, op, same, *block, write);
-        if (from[__builtin_ctz(same)] >= launch.reserved_shared)  // else it is the library's own, which counts on shuffles
+        if (from[__builtin_ctz(same)] >=
+            launch.reserved_shared)  // else it is the library's own, which counts on shuffles
             look(w, op, same, from, op.bytes, block, write, strength_among_atomics(op), data, step);
         if (strength(op)) publish_each(w, op, same, place, write);
         lanes &= ~same;

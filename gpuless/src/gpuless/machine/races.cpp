@@ -776,8 +776,8 @@ void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, 
     look_as_index(w, op, b.agent, b.phase + 1, true, at, bytes, shared, write, lane, strong);
     // The block may not end before somebody there knows that the copy has arrived.
     if (!shared || (write && shared == w.block)) return;
-    const Access& last = shared->visits[b.agent] = {
-        b.phase + 1, w.block->unit, op.number, 1u << lane, b.agent, 15, uint8_t(write)};
+    const Access& last =
+        shared->visits[b.agent] = {b.phase + 1, w.block->unit, op.number, 1u << lane, b.agent, 15, uint8_t(write)};
     if (shared->done()) race_at_end(w, op, last, *shared);
 }
 
