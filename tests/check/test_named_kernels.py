@@ -178,3 +178,37 @@ def test_a_kernel_that_a_macro_makes_is_judged(sign: str, tmp_path: Path) -> Non
     path.write_text(f"#define MAKE(NAME, TYPE) {made}\n\nMAKE(plain,\n     float)\n")
     code, told = checked(path, "--quick")
     assert (code == 0) == (sign == "0.f") and [r["kernels"] for r in told["results"]] == [["relu_plain"]]
+
+
+LATE = """__global__ void reduce_rows(const float* x, float* out, int B, int N) {
+    __shared__ float part[1024];
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < N; i += blockDim.x) sum += x[blockIdx.x * N + i];
+    part[threadIdx.x] = sum;
+    if (N <= 100) __syncthreads();
+    if (threadIdx.x == 0) {
+        float all = 0.0f;
+        for (int t = 0; t < blockDim.x; ++t) all += part[t];
+        out[blockIdx.x] = all;
+    }
+}
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("host", "words", "expected"),
+    [
+        ("", (), "not judged"),
+        ("", ("--kernel", "reduce_rows", "--launch", "grid=B, block=256"), "failed"),
+        ("void solve(const float* x, float* out, int B, int N) { reduce_rows<<<B, 256>>>(x, out, B, N); }", (), "failed"),
+    ],
+)
+def test_a_race_is_the_kernels_only_where_somebody_has_said_its_launch(
+    host: str, words: tuple[str, ...], expected: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(LATE + host)
+    _, told = checked(path, *words, operation="reduce")
+    (finding,) = told["findings"]
+    assert (told["verdict"], finding["kind"]) == (expected, "race") and ("guessed" in finding["text"]) == (not host and not words)

@@ -296,7 +296,8 @@ class _Kernels:
             doubts = ["it is right with another launch, but rung judges the file's own", *_lines([table])]
         if first.sure and not found.needs:  # as the file says it: what is wrong is the kernel's
             table, doubts = {**table, "adopted": "text"}, []
-        given = found.fault, found.failure, found.error, first.own
+        stands = [one.own for one in every if _launch_of(one.table) == _launch_of(table)]
+        given = found.fault, found.failure, found.error, first.own if doubts else any(stands)
         return LearnedCall(kernel, "kernel", (kernel,), table, doubts, *given)
 
     def _host_of(self, kernel: str, functions: Mapping[str, HostFunction]) -> LearnedCall | None:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.check.report import Report, Verdict, admitted_by, right_where
+from rung.check.report import OF_THE_KERNEL, Report, Verdict, admitted_by, right_where
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
@@ -39,7 +39,7 @@ def _computed(known: LearnedCall) -> str:
     failure = known.failure
     if not known.error:
         return ""
-    call = "the file's own launch" if known.own else "the likeliest call"
+    call = "the file's own launch" if known.own else known.guess or "the likeliest call"
     dims = " ".join(f"{n}={v}" for n, v in failure.get("dims", {}).items())
     if not failure.get("pairs"):
         return f"with {call}, at {dims}: {known.error.rstrip('.')}; "
@@ -67,10 +67,14 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
 
 
 def doubted(report: Report, rung: Rung) -> Report:
-    """A failure by a call that rung has found out, at a shape at which no plain run of it is right, is no verdict. The
-    loss of NaN is none either, of a file that was not written for rung."""
+    """A failure by a call that rung has found out, at a shape at which no plain run of it is right, is no verdict; nor
+    is a race or a deadlock of a launch that it guessed (threads of another block may not meet so), nor the loss of
+    NaN, of a file that was not written for rung."""
     if report.verdict != "failed" or not rung.foreign:
         return report
+    if report.cause in OF_THE_KERNEL and rung.learned and rung.learned.guess:
+        told = f"{report.reason.rstrip('.')}; that is with {rung.learned.guess}: --launch, or a header, says another"
+        return replace(report, verdict="not judged", reason=told)
     if key := report.failure.get("admitted_by"):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
     if needs := report.failure.get("needs"):

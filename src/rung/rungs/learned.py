@@ -30,8 +30,16 @@ class LearnedCall:
     fault: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the launch that the file itself makes
     failure: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # what the likeliest call computed
     error: str = ""  # the same as a sentence
-    own: bool = False  # whether that call is the one that the file itself makes
+    own: bool = False  # whether its launch is one that the file itself makes
     asked: bool = False  # a launch that the user gave, not the file
+
+    @property
+    def guess(self) -> str:
+        """The launch, where nobody has said it."""
+        if self.own or self.kind != "kernel":
+            return ""
+        of = self.table["launch"][0]
+        return f"a launch that rung guessed (grid {of['grid']}, block {of['block']})"
 
 
 @dataclasses.dataclass(frozen=True)
