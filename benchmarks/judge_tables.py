@@ -34,20 +34,17 @@ def programs(rows: Iterable[Row]) -> str:
     return markdown.table(("program", *tools), lines) if lines else "\nNot measured yet.\n\n"
 
 
-def program_speed(rows: Iterable[Row]) -> str:
-    """What the emulator takes for a million threads (benchmarks/emulated_speed.py)."""
-    row = next((r for r in reversed(list(rows)) if r.what == "programs/speed"), None)
+def machine_speed(rows: Iterable[Row]) -> str:
+    """Warp instructions per CPU second (benchmarks/machine_speed.py)."""
+    row = next((r for r in reversed(list(rows)) if r.what == "machine/speed"), None)
     if row is None:
         return "\nNot measured yet.\n\n"
-    m = row.metrics
-    return (
-        f"\n`rung run` of a program of {m['threads']:,.0f} threads with {m['instructions']:.0f} instructions each "
-        "takes "
-        f"{m['command__no_races_cpu_s']:.1f} s of a processor without the race check and "
-        f"{m['command__races_cpu_s']:.1f} s with it, its objects in the cache. The program alone executes "
-        f"{m['races_no_1_per_s'] / 1e6:.0f} million thread instructions per second of one core, "
-        f"{m['races_yes_1_per_s'] / 1e6:.0f} million with the race check ({row.machine.get('cpu', '')}).\n\n"
-    )
+    kernels = dict.fromkeys(name.rpartition("_")[0] for name in row.metrics)
+    modes = ("plain", "counts", "races")
+    rates = {kernel: [f"{row.metrics[f'{kernel}_{mode}']:.1f}" for mode in modes] for kernel in kernels}
+    lines = [(kernel.replace("_", " "), *rate) for kernel, rate in rates.items()]
+    heads = ("million warp instructions per CPU second", "plain", "counting", "with races")
+    return markdown.table(heads, lines) + f"On one core ({row.machine.get('cpu', '')}).\n\n"
 
 
 def same_bits(rows: Iterable[Row]) -> str:

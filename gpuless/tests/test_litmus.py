@@ -17,6 +17,7 @@ pytestmark = needs_compiler
 
 HEAD = r"""
 #include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <cuda/atomic>
 #include <cuda/barrier>
 #include <cuda/semaphore>
@@ -33,6 +34,9 @@ __device__ void mb_arrive(void* b) { ASM("mbarrier.arrive.shared.b64 _, [%0];" :
 __device__ void mb_expect(void* b, U n) { ASM("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(at(b)), "r"(n)); }
 __device__ void mb_wait(void* b, U p) { U ok; do ASM("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(ok) : "r"(at(b)), "r"(p)); while (!ok); }
 __device__ void bulk_in(void* s, const void* g, U n, void* b) { ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" :: "r"(at(s)), "l"(g), "r"(n), "r"(at(b))); }
+__device__ void bulk_out(void* g, const void* s, U n) { ASM("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" :: "l"(g), "r"(at(s)), "r"(n)); }
+__device__ void bulk_add(void* g, const void* s, U n) { ASM("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%0], [%1], %2;" :: "l"(g), "r"(at(s)), "r"(n)); }
+__device__ void copy_lane(void* s, const void* g) { ASM("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at(s)), "l"(g)); }
 __device__ void product(float (&d)[4], U a) { ASM("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %4, %4, %4}, {%4, %4}, {%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a)); }
 """
 
@@ -102,6 +106,17 @@ ROWS = [
         ("", ""), (("if (T == 0) d += 1", ""),), block=64),
     Row("semaphore_in_global", "auto& s = *(cuda::counting_semaphore<cuda::thread_scope_device, 1>*)g; if (B == 0) s.release(); s.acquire(); $; s.release();",
         ("g[8] += 1",), (("",  ), ), grid=2, block=1),
+    # One lane executes an atomic for all of its warp, by its guard or in a branch; the compiler's choice, or the source's.
+    Row("all_lanes_release", 'U v; if (B == 0) { g[64 + T] = T; ASM("red.$.gpu.global.add.u32 [%0], 1;" :: "l"(g)); } else { do ASM("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(g)); while (v != 64); g[128 + T] = g[127 - T]; }',
+        ("release",), (("relaxed",),), grid=2, block=64),
+    Row("all_lanes_add_64_bits", "cuda::atomic_ref<unsigned long long, cuda::thread_scope_device> n(*(unsigned long long*)g); if (B == 0) { g[64 + T] = T; g[256 + n.fetch_add(1, cuda::memory_order_$)] = 1; } else { while (n.load(cuda::memory_order_acquire) != 64) ; g[128 + T] = g[127 - T]; }",
+        ("release",), (("relaxed",),), grid=2, block=64),
+    Row("cuda_barrier_of_blocks", "auto b = (cuda::barrier<cuda::thread_scope_device>*)(g + 512); if (B + T == 0) init(b, 64); cg::this_grid().sync(); g[B * 32 + T] = T; $; g[128 + B * 32 + T] = g[63 - B * 32 - T];",
+        ("b->arrive_and_wait()",), (("(void)b->arrive()",),), grid=2),
+    Row("cuda_barrier_that_calls", "struct Add { U* n; __device__ void operator()() noexcept { ++*n; } }; using Bar = cuda::barrier<cuda::thread_scope_block, Add>; __shared__ U n, s[64]; __shared__ alignas(16) char room[sizeof(Bar)]; Bar& b = *(Bar*)room; if (T == 0) { n = 0; new (&b) Bar(64, Add{&n}); } __syncthreads(); s[T] = T; $; g[T] = s[63 - T] + n;",
+        ("b.arrive_and_wait()",), (("(void)b.arrive()",),), block=64),
+    Row("leader_of_the_source", "if (B == 0) { g[64 + T] = T; U m = __activemask(); $; if (T == __ffs(m) - 1) { __threadfence(); atomicAdd(g, 1); } } else { " + SPIN + " __threadfence(); g[128 + T] = g[64 + T]; }",
+        ("__syncwarp()",), (("",),), grid=2),
     # Barriers of a block.
     Row("block_barrier", "__shared__ U s[64]; s[T] = T; $; g[T] = s[63 - T];", ("__syncthreads()",), (("",), ("__syncwarp()",), ("__threadfence_block()",)), block=64),
     Row("named_barriers", '__shared__ U s[64]; s[T] = T; ASM("bar.sync %0, $1;" :: "r"(1 + $0)); g[T] = s[T ^ $2];',
@@ -124,6 +139,13 @@ ROWS = [
         ("if (i) mb_wait(&e, 0)", "mb_arrive(&e)"), (("", "mb_arrive(&e)"),)),
     Row("copies_of_lanes", '__shared__ alignas(16) U s[64]; ASM("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at(s + T)), "l"(g + T)); ASM("cp.async.commit_group;" ::); $0; $1; g[128 + T] = s[63 - T];',
         ('ASM("cp.async.wait_group 0;" ::)', "__syncthreads()"), (("", "__syncthreads()"), ('ASM("cp.async.wait_group 0;" ::)', "__syncwarp()"), ('ASM("cp.async.wait_group 1;" ::)', "__syncthreads()")), block=64),
+    Row("copies_of_a_warp", '__shared__ alignas(16) U s[32]; copy_lane(s + T, g + T); $0 ASM("cp.async.wait_all;" ::); $1; g[128 + T] = s[31 - T];',
+        ("", "__syncwarp()"), (("", ""), ("if (T < 16)", "__syncwarp()"))),
+    Row("copies_of_a_lane", '__shared__ alignas(16) U s[32]; copy_lane(s + T, g + T); ASM("cp.async.wait_all;" ::); g[128 + T] = s[$];', ("T",), (("T ^ 1",),)),
+    Row("copies_arrive", '__shared__ alignas(16) U s[32]; __shared__ unsigned long long b; if (T == 0) mb_init(&b, $0); __syncwarp(); copy_lane(s + T, g + T); if (T < $0) ASM("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at(&b))); mb_wait(&b, 0); g[128 + T] = s[31 - T];',
+        ("32",), (("1",),)),
+    Row("reductions_of_blocks", '__shared__ alignas(128) U s[32]; s[T] = T + B; ASM("fence.proxy.async;" ::); __syncthreads(); if (T == 0) { $(g, s, 128); ASM("cp.async.bulk.commit_group;" ::); ASM("cp.async.bulk.wait_group 0;" ::); }',
+        ("bulk_add",), (("bulk_out",),), grid=3),
     # A product waits for its operands and an acquire for its load: neither is a __syncwarp, though ptxas leaves a NOP.
     Row("tile_of_a_product", "__shared__ U s[32]; float d[4] = {}, e[4] = {}; _Pragma(\"unroll 1\") for (U i = 0; i < 9; i++) { s[T] = i; $0; U a = s[31 - T]; product(d, a); product(e, a); $1; } g[T] = d[0] + d[1] + d[2] + d[3] + e[0] + e[1];",
         ("__syncwarp()", "__syncwarp()"), (("__syncwarp()", ""), ("", "__syncwarp()"))),
@@ -142,11 +164,21 @@ ROWS = [
         ("release",), (("relaxed",),), grid=2, cluster=2),
     Row("remote_arrival_of_readers", '__shared__ U s[32]; __shared__ unsigned long long b; s[T] = T; if (T == 0) mb_init(&b, 32); cg::this_cluster().sync(); if (B) { g[T] = read_remote(remote(s + T, 0)); $; } else { mb_wait(&b, 0); s[T] = 9; } cg::this_cluster().sync();',
         ('ASM("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(remote(&b, 0)))',), (('ASM("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(remote(&b, 0))); g[64 + T] = read_remote(remote(s + T, 0))',),), grid=2, cluster=2),
+    Row("copy_to_another_block", '__shared__ alignas(128) U s[32], r[32]; __shared__ unsigned long long b; if (T == 0) { mb_init(&b, 1); mb_expect(&b, 128); } s[T] = T; ASM("fence.proxy.async;" ::); $0; if (T == 0) ASM("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];" :: "r"(remote(r, B ^ 1)), "r"(at(s)), "r"(remote(&b, B ^ 1))); mb_wait(&b, 0); g[B * 32 + T] = r[31 - T]; $1;',
+        ("cg::this_cluster().sync()", "cg::this_cluster().sync()"), (("cg::this_cluster().sync()", ""), ("__syncwarp()", "cg::this_cluster().sync()")), grid=2, cluster=2),
+    Row("copy_to_all_blocks", '__shared__ alignas(128) U s[32]; __shared__ unsigned long long b; if (T == 0) { mb_init(&b, 1); mb_expect(&b, 128); } cg::this_cluster().sync(); if (B + T == 0) ASM("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], 128, [%2], %3;" :: "r"(at(s)), "l"(g), "r"(at(&b)), "h"((unsigned short)3)); if ($) { mb_wait(&b, 0); g[128 + B * 32 + T] = s[T]; }',
+        ("true",), (("B == 0",),), grid=2, cluster=2),
+    Row("cluster_ends_before_an_arrival", '__shared__ unsigned long long b; if (T == 0) mb_init(&b, 32); cg::this_cluster().sync(); if (B) ASM("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(remote(&b, 0))); else { $; }',
+        ("mb_wait(&b, 0)",), (("",),), grid=2, cluster=2),
+    Row("tile_of_two_warps", "__shared__ cg::block_tile_memory<64> m; __shared__ U s[64]; auto t = cg::tiled_partition<64>(cg::this_thread_block(m)); s[T] = T; $; U sum = s[63 - T]; for (int i = 0; i < 3; i++) sum += cg::reduce(t, T + i, cg::plus<U>()); g[T] = sum;",
+        ("t.sync()",), (("__syncwarp()",),), block=64),
     # Scopes and kinds of access.
     Row("atomics_of_blocks", "$(g, 1);", ("atomicAdd",), (("atomicAdd_block",),), grid=2),
     Row("atomic_beside_plain", "if (B == 0) atomicAdd(g, 1); else if (T == 0) $;", ("g[1] = atomicAdd(g, 0)",), (("g[1] = g[0]",), ("g[0] = 5",)), grid=2),
     Row("atomic_beside_plain_in_shared", "__shared__ U s; if (T == 0) s = 0; __syncthreads(); atomicAdd(&s, 1); $; if (T == 0) g[0] = s;", ("__syncthreads()",), (("",), ("__syncwarp()",)), block=64),
     Row("grid_barrier", "g[64 + B * 32 + T] = T; $; g[T] = g[64 + (B ^ 1) * 32 + T];", ("cg::this_grid().sync()",), (("__syncthreads()", ),), grid=2),
+    Row("grid_barrier_in_a_loop", "for (U i = 0; i < 3; i++) { g[64 + B * 64 + T] = i; cg::this_grid().sync(); g[512 + B * 64 + T] += g[64 + (B ^ 1) * 64 + T]; $; }",
+        ("cg::this_grid().sync()",), (("",),), grid=4, block=64),
 ]  # fmt: skip
 
 

@@ -136,6 +136,15 @@ def test_a_header_that_nobody_has_is_named() -> None:
         nvrtc.compile_cubin(build("#include <cstdnothing>\n" + SOURCE), "sm_90")
 
 
+def test_std_has_the_integers_whatever_is_included_and_what_it_lacks_is_no_fault_of_the_file() -> None:
+    source = 'extern "C" __global__ void k(std::%s* x) { x[0] = {}; }\n'
+    for name in ("size_t", "ptrdiff_t", "uint32_t", "int64_t"):
+        nvrtc.compile_cubin(build(source % name, "k"), "sm_90")
+    with pytest.raises(CompileError) as lacks:
+        nvrtc.compile_cubin(build(source % "shared_ptr<int>", "k"), "sm_90")
+    assert lacks.value.missing == "shared_ptr"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

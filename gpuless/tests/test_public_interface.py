@@ -24,6 +24,7 @@ def test_what_the_page_shows_runs() -> None:
     assert len(shown) == 3
     for text in shown:
         exec(text, names)
+    assert "LDG" not in repr(names["launched"])  # what a terminal shows is the counts, not the code
 
 
 @needs_compiler

@@ -372,7 +372,8 @@ def _ladders() -> dict[str, tuple[Path, ...]]:
     places = (LADDERS, *plugins.folders(plugins.LADDERS), *more)
     found = _find_folders(places, tuple(place.stat().st_mtime_ns for place in places))
     for place in more:
-        if not any(place in folder.parents for folders in found.values() for folder in folders):
+        inside = (folder for folders in found.values() for folder in folders if place in folder.parents)
+        if next(inside, None) is None and next(place.iterdir(), None):  # an empty one may yet be filled
             raise RungError(f"{place} holds no OPERATION/operation.py and no OPERATION/40_mine.cu; correct --ladders.")
     return found
 

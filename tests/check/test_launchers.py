@@ -413,3 +413,14 @@ void run(const float* A, const float* B, float* C, int N)
 @pytest.mark.parametrize(("operation", "text"), [("attention", ONE_HEAD), ("matmul", SQUARE)], ids=["head", "square"])
 def test_sizes_that_a_kernel_does_not_take_are_fitted(tmp_path: Path, operation: str, text: str) -> None:
     assert verdict(tmp_path, operation, text, effort="") == (0, "ok")
+
+
+def test_a_sum_by_atomics_of_a_function_is_no_race(tmp_path: Path) -> None:
+    text = """__global__ void add(const float* input, float* output, int N)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < N) atomicAdd(output, input[i]);
+}
+extern "C" void solve(const float* input, float* output, int N) { add<<<(N + 255) / 256, 256>>>(input, output, N); }
+"""
+    assert verdict(tmp_path, "reduce", text, "--call", "solve")[0] in (0, 3)

@@ -110,8 +110,8 @@ def test_a_source_that_does_not_compile_is_refused_at_its_line(tmp_path: Path) -
     assert found["findings"][0]["place"] == {"file": str(tmp_path / "mine.cu"), "line": 3}
 
 
-def test_a_program_that_rung_cc_built_reports_by_itself(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "rung", "cc", FAULTY / "double_free.cu", "-o", tmp_path / "made"], check=True)
+def test_a_program_that_was_built_reports_by_itself(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "gpuless", "nvcc", FAULTY / "double_free.cu", "-o", tmp_path / "made"], check=True)
     report = tmp_path / "report.jsonl"
     ended = subprocess.run([tmp_path / "made"], env=os.environ | {"GPULESS_REPORT": str(report)})
     fault, end = map(json.loads, report.read_text().splitlines())

@@ -18,6 +18,7 @@ from rung.rungs import catalogue
         ("residual", "mine.py", "residual/4"),
         ("residual/2", "mine.py", "residual/2"),
         ("softmax", "mine", "softmax/1"),
+        ("softmax", "10_mine.cu", "softmax/1"),
     ],
 )
 def test_a_copy_names_its_parent_and_leaves_its_place_in_models(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,14 @@ def test_a_row_makes_a_gpu_whose_time_is_known(capsys: pytest.CaptureFixture[str
 
     times = [run(capsys, "count", *what, "--time", g)["results"][0] for g in ("small", "h100")]
     assert times[0]["us"] > times[1]["us"] and times[0]["gpu"] == "NVIDIA Small"
+
+
+def test_the_row_that_the_page_shows_is_a_gpu(added: Path) -> None:
+    page = Path(__file__).parents[2] / "docs/programs.md"
+    added.write_text(re.findall(r"```toml\n(\[gpus\..*?)```", page.read_text(), re.DOTALL)[0])
+    gpus._tables.cache_clear()
+    assert gpus.find("gh200").rates["f16"] == 989e12
+    gpus._tables.cache_clear()
 
 
 def test_a_row_of_an_architecture_has_limits(added: Path) -> None:

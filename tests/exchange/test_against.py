@@ -69,10 +69,12 @@ class ModelNew(torch.nn.Module):
 RACE = CANDIDATE.replace("part[w]);\n    __syncthreads();", "part[w]);")
 
 
-def judged(folder: Path, candidate: str, problem: str = PROBLEM) -> tuple[int, dict[str, Any]]:
+def judged(
+    folder: Path, candidate: str, problem: str = PROBLEM, words: tuple[str, ...] = ()
+) -> tuple[int, dict[str, Any]]:
     (folder / "problem.py").write_text(problem)
     (folder / "candidate.py").write_text(candidate)
-    command = [sys.executable, "-m", "rung", "check", "--against", "problem.py", "candidate.py", "--json"]
+    command = [sys.executable, "-m", "rung", "check", "--against", "problem.py", "candidate.py", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     return done.returncode, json.loads(done.stdout)
 
@@ -82,6 +84,7 @@ def judged(folder: Path, candidate: str, problem: str = PROBLEM) -> tuple[int, d
 def test_numbers_of_the_model_and_sizes_in_the_launch_are_known(tmp_path: Path) -> None:
     code, told = judged(tmp_path, CANDIDATE)
     assert (code, told["verdict"]) == (0, "ok"), told
+    assert judged(tmp_path, CANDIDATE, words=("--goal", "sectors_per_request(st) <= 0.5"))[0] == 1
     other = PROBLEM.replace("return [0.5]", "return [0.25]")  # what is known of the kernels is of the other problem
     assert judged(tmp_path, CANDIDATE, other)[0] == 0
     assert judged(tmp_path, CANDIDATE.replace("m + logf(s)", "m - logf(s)"))[0] == 1

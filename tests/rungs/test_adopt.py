@@ -17,7 +17,7 @@ from gpuless.base.files import read_text
 from rung import adopt
 from rung.adopt import launches, names
 from rung.dtypes import dtype as dtype_named
-from rung.errors import RungError
+from rung.errors import RungError, Unjudged
 from rung.rungs import catalogue, header, learned
 from rung.rungs.cuda import CudaRung
 
@@ -833,3 +833,99 @@ def test_operands_of_their_own_names_are_never_swapped(tmp_path: Path) -> None:
 def test_a_uint_is_a_number(tmp_path: Path) -> None:
     text = "__global__ void relu(const float* x, float* out, uint n) { out[n] = x[0]; }\n"
     assert _first("relu", tmp_path / "relu.cu", text)["bind"] == {"n": "N"}
+
+
+ROW_MAJOR = """__global__ void multiply(const float* A, const float* B, float* C, int M, int N, int K)
+{
+    int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0;
+    if (row >= M || column >= K) return;
+    for (int i = 0; i < N; i++) sum += A[row * N + i] * B[i * K + column];
+    C[row * K + column] = sum;
+}
+void solve(const float* A, const float* B, float* C, int M, int N, int K)
+{
+    dim3 threads(16, 8);
+    dim3 blocks((K + threads.x - 1) / threads.x, (M + threads.y - 1) / threads.y);
+    multiply<<<blocks, threads>>>(A, B, C, M, N, K);
+}
+"""
+
+
+def test_the_sides_of_a_dim3_are_numbers_and_n_may_be_the_columns_of_x(tmp_path: Path) -> None:
+    path = _bare(tmp_path / "matmul.cu", ROW_MAJOR)
+    call = learn("matmul", path)
+    assert call.doubts == [] and call.table["bind"] | {"M": "B * T", "N": "C", "K": "OC"} == call.table["bind"]
+    assert call.table["launch"][0]["grid"] == ["(OC + 16 - 1) // 16", "(B * T + 8 - 1) // 8"]
+
+
+def test_the_side_of_a_square_is_no_number_of_elements(tmp_path: Path) -> None:
+    text = "__global__ void copy(const float* A, float* B, int N)\n{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+    text += "    if (i < N * N) B[i] = A[i];\n}\n"
+    text += "void solve(const float* A, float* B, int N) { copy<<<(N * N + 255) / 256, 256>>>(A, B, N); }\n"
+    path = _bare(tmp_path / "copy.cu", text)
+    with pytest.raises(Unjudged):
+        learn("copy", path)
+
+
+def test_what_a_kernel_stores_to_is_no_input(tmp_path: Path) -> None:
+    text = "__global__ void normalise(float* input, float* output, float* spread, float* gamma, float* beta, int n, int d)\n"
+    text += "{\n    int row = blockIdx.x;\n    spread[row] = 1;\n    output[row * d] = input[row * d] * gamma[0] + beta[0];\n}\n"
+    path = _bare(tmp_path / "layernorm.cu", text)
+    with pytest.raises(Unjudged, match=r"\[buffers.spread\]"):
+        first("layernorm", path.read_text(), path)
+
+
+def test_a_kernel_that_counts_no_rows_has_one_and_the_files_own_kernels_are_its_headers(tmp_path: Path) -> None:
+    (tmp_path / "more.cuh").write_text("__global__ void halve(const float* in, float* out, int n) { out[0] = in[0] / 2; }\n")
+    text = '#include "more.cuh"\n__global__ void linear(const float* x, const float* weight, float* y, int input_size, int output_size)\n'
+    text += "{\n    int o = blockIdx.x * blockDim.x + threadIdx.x;\n    float sum = 0;\n    if (o >= output_size) return;\n"
+    text += "    for (int i = 0; i < input_size; i++) sum += x[i] * weight[i * output_size + o];\n    y[o] = sum;\n}\n"
+    text += "int main() { linear<<<1, 4>>>(x, weight, y, 3, 2); }\n"
+    path = _bare(tmp_path / "linear.cu", text)
+    call = learn("matmul", path)
+    assert call.name == "linear" and call.doubts == [] and {"B == 1", "T == 1"} <= {*call.table["needs"]}
+    assert [*adopt.others_in_file(catalogue.operation("matmul"), path)] == ["halve"]
+
+
+def test_a_launch_may_begin_with_a_bracket(tmp_path: Path) -> None:
+    path = _bare(tmp_path / "matmul.cu", ROW_MAJOR)
+    of = catalogue.operation("matmul")
+    launch = "grid=((K + 15) / 16, (M + 7) / 8), block=(16, 8)"
+    (rung,) = adopt.of_kernel(of, path, "multiply", launch)
+    assert not rung.doubts
+    with pytest.raises(RungError, match="--launch"):
+        adopt.of_kernel(of, path, "multiply", "grid=(rows + 15) / 16, block=16")
+
+
+TILES = """__global__ void multiply(const float* A, const float* B, float* C, int M, int N, int K)
+{
+    __shared__ float a[16][16], b[16][16];
+    int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+    float sum = 0;
+    for (int t = 0; t < (N + 15) / 16; t++) {
+        int i = t * 16 + threadIdx.x, j = t * 16 + threadIdx.y;
+        a[threadIdx.y][threadIdx.x] = row < M && i < N ? A[row * N + i] : 0;
+        b[threadIdx.y][threadIdx.x] = j < N && column < K ? B[j * K + column] : 0;
+        __syncthreads();
+        for (int k = 0; k < 16; k++) sum += a[threadIdx.y][k] * b[k][threadIdx.x];
+    }
+    if (row < M && column < K) C[row * K + column] = sum;
+}
+void solve(const float* A, const float* B, float* C, int M, int N, int K)
+{
+    multiply<<<dim3((K + 15) / 16, (M + 15) / 16), dim3(16, 16)>>>(A, B, C, M, N, K);
+}
+"""
+
+
+def test_a_race_of_the_files_own_block_is_told_before_an_address_of_a_guess(tmp_path: Path) -> None:
+    call = learn("matmul", _bare(tmp_path / "matmul.cu", TILES))
+    assert call.fault.get("kind") == "race"
+
+
+def test_the_side_of_a_tile_is_no_length_of_rows(tmp_path: Path) -> None:
+    text = "#define TILE_DIM 16\n__global__ void square(float* A, float* B, float* C, unsigned N)\n{\n"
+    text += "    __shared__ float a[TILE_DIM][TILE_DIM];\n    a[threadIdx.y][threadIdx.x] = A[0];\n    C[0] = a[0][0] * N;\n}\n"
+    of = launches.propose(catalogue.operation("matmul"), text, tmp_path / "matmul.cu")
+    assert not any("C == 16" in one.table.get("needs", []) for one in of.proposals["square"])

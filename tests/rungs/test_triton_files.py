@@ -402,6 +402,29 @@ def test_sizes_of_more_axes_than_an_operation_has_are_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "host", "dtypes"),
+    [
+        ("    acc += tl.dot(x, w, allow_tf32=False).to(tl.float16)\n", "", ("f32",)),
+        ("    acc = tl.sum(x.to(tl.bfloat16))\n    tl.store(c, acc)\n", "", ("f32",)),
+        ("    acc = tl.dot(x.to(tl.float16), w.to(tl.float16), allow_tf32=False)\n", "    # torch.float16\n", ("f32",)),
+        ("    acc = x\n", "    a = a.to(torch.float16)\n", ("f32",)),
+        ("    p = x.to(tl.float16)\n    acc = tl.dot(p, w)\n", "", ("f16",)),
+        ("    acc = x.to(tl.float16)\n    tl.store(c, acc)\n", "", ("f16",)),
+        ("    acc = tl.load(c.to(tl.pointer_type(tl.bfloat16)))\n", "", ("bf16",)),
+        ("    acc = x\n", "    assert a.dtype == torch.float16\n", ("f16",)),
+    ],
+)
+def test_what_a_kernel_converts_on_its_way_is_no_format_of_its_operands(
+    kernel: str, host: str, dtypes: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = tmp_path / "own.py"
+    begin = "import torch, triton\nimport triton.language as tl\n\n\n@triton.jit\ndef kernel(a, b, c):\n    x, w = tl.load(a), tl.load(b)\n"
+    path.write_text(f"{begin}{kernel}\n\ndef solve(a, b, c):\n{host}    kernel[(1,)](a, b, c)\n")
+    rung = adopt.rung_from_file(catalogue.operation("residual"), path)
+    assert rung.dtypes == dtypes
+
+
 def test_a_call_whose_operands_are_told_is_said_to_be_right_up_to_a_size(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(FIXED.replace("    assert N <= 512\n", "").replace("triton.next_power_of_2(N)", "512"))

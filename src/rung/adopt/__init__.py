@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuless.base.files import read_text
 from gpuless.compile.host_launches import Written
-from gpuless.compile.source import split
+from gpuless.compile.source import kernels_in, split
 from rung import progress
 from rung.adopt import host_calls, launches, names, python_calls
 from rung.dtypes import dtype
@@ -198,7 +198,7 @@ class _Kernels:
         text = launches.propose(self.of, self.source, self.path)
         functions = host_calls.launching(self.source, self.path)
         done = {kernel for row in text.in_a_row for kernel in self._in_a_row(row, functions)}
-        own = self._of_the_operation([kernel for kernel in text.proposals if kernel not in done])
+        own = self._of_the_operation(self._of_the_file([kernel for kernel in text.proposals if kernel not in done]))
         if text.launched & {*own, *done}:
             for kernel in [kernel for kernel in own if kernel not in text.launched]:
                 self.others[kernel] = f"nothing in the file launches it; --kernel {kernel} judges it"
@@ -224,11 +224,20 @@ class _Kernels:
         if kernel not in text.proposals:
             if kernel in text.failures:
                 raise text.failures[kernel]
+            if given and kernel in kernels_in(self.source):
+                raise RungError(f"--launch {launch!r}: {self.of.name} has the sizes {', '.join(self.of.dims)}.")
             listed = ", ".join([*text.proposals, *text.failures])
             raise RungError(f"{self.path} has no kernel {kernel}; it has {listed}.")
         call = self._of_kernel(kernel, list(itertools.islice(text.proposals[kernel], MOST)), {})
         name = f"{kernel}<<<{launch}>>>" if launch else kernel
         return LearnedCall(**{**vars(call), "name": name, "asked": True})
+
+    def _of_the_file(self, kernels: list[str]) -> list[str]:
+        """Without those of its headers, if it has some itself."""
+        itself = kernels_in(read_text(self.path))
+        found = [kernel for kernel in kernels if kernel in itself] or kernels
+        self.others |= {k: f"a header has it; --kernel {k} judges it" for k in kernels if k not in found}
+        return found
 
     def _of_the_operation(self, kernels: list[str]) -> list[str]:
         """Without those whose names speak of other operations only, if names of others do not."""
@@ -343,7 +352,9 @@ def _given(path: Path, kernel: str, launch: str) -> Written:
         name, equals, value = part.partition("=")
         if not equals or name.strip() not in ("grid", "block", "shared"):
             raise RungError(f"--launch {part!r}: write 'grid=ceil_div(N, 256), block=256, shared=0', as in a header.")
-        parts[name.strip()] = f"dim3{value.strip()}" if value.strip().startswith("(") else value.strip()
+        value = value.strip()
+        several = value.startswith("(") and value.endswith(")") and len(split(value[1:-1])) > 1
+        parts[name.strip()] = f"dim3{value}" if several else value
     if not {"grid", "block"} <= {*parts}:
         raise RungError("--launch needs grid and block, as in 'grid=ceil_div(N, 256), block=256'.")
     return Written(kernel, grid=parts["grid"], block=parts["block"], shared=parts.get("shared", ""), given=True)

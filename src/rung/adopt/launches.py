@@ -146,7 +146,9 @@ def _for_launch(
         for _, (bind, meant, sized, needs, shape, said, own) in sorted(ranked, key=lambda one: one[0]):
             whole = [*_multiples(of, parameters, bind, meant), *_demanded(of, parameters, bind, body)]
             limits = [*_within_limits(of, shape), *_whole_warps(source, shape)]
-            needs = [*needs, *alone(of, bind, shape.values()), *whole, *limits]
+            # Threads in a row that the file does not count by rows are the parameters': no other rows are in reach.
+            guessed = not own and str(shape["grid"]).startswith("ceil_div(")
+            needs = [*needs, *alone(of, bind, () if guessed else shape.values()), *whole, *limits]
             changed = {name: target for name, target in bind.items() if name != target}
             table: dict[str, Any] = {"idea": f"{launch.kernel} of {path.name}.", "dtypes": formats_of(parameters)}
             standard = ["--std=c++20"] if re.search(r"\bconcept\s+\w+\s*=", source) else []

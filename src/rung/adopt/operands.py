@@ -78,7 +78,12 @@ def binds(
     """What the parameters of a kernel or of a function may be, the likeliest first, each with the launch as it reads
     then; `given` says it of some."""
     asked = [p for p in parameters if p.name not in (given or {})]
-    for targets in list(_operands(of, asked, launch.passed, path, function)):
+    if side := next((p.name for p in asked if len(of.dims) == 1 and _squared(p, body)), None):
+        raise Unjudged(
+            f"{path}: {function} computes {side} * {side} elements, the side of a square, and {of.name} has "
+            f"{of.dims[0]} in a row: have it take their number."
+        )
+    for targets in list(_operands(of, asked, launch.passed, path, function, _written(asked, body))):
         sized = _sized(of, launch, targets)
         scalars = [p for p in asked if p.name not in targets]
         choices = [_values(of, p, sized, scalars) for p in scalars]
@@ -96,6 +101,16 @@ def binds(
             values = dict(zip([p.name for p in scalars], picked, strict=True))
             for bind in _in_both_layouts(of, {**targets, **values, **(given or {})}, body):
                 yield bind, sized
+
+
+def _squared(p: Parameter, body: str) -> bool:
+    return not p.pointer and bool(re.search(rf"\b{p.name}\s*\*\s*{p.name}\b", body))
+
+
+def _written(parameters: Iterable[Parameter], body: str) -> set[str]:
+    """The pointers that a kernel's text stores to: they are no inputs."""
+    index = r"\[(?:[^][;]|\[[^][;]*\])*\]"
+    return {p.name for p in parameters if p.pointer and re.search(rf"\b{p.name}\s*{index}\s*[-+*/]?=(?!=)", body)}
 
 
 def signature(parameters: Iterable[Parameter]) -> str:
@@ -119,12 +134,12 @@ def _in_both_layouts(of: Operation, bind: dict[str, str | float], body: str) -> 
 
 
 def _operands(
-    of: Operation, parameters: list[Parameter], passed: dict[str, str], path: Path, function: str
+    of: Operation, parameters: list[Parameter], passed: dict[str, str], path: Path, function: str, written: set[str]
 ) -> Iterator[dict[str, str]]:
     """Operands for the pointers: by name, by another usual name, then by position among those of the same kind. A
     number may stand for an operand that no pointer is for."""
     pointers = [p for p in parameters if p.pointer]
-    given = (parameters, passed, path, function)
+    given = (parameters, passed, path, function, written)
     copies = [o for o in of.operands if o.copy_of]
     if copies and len(pointers) > len([o for o in copies if not o.written]):  # each in its own memory, and without gaps
         with suppress(RungError):
@@ -136,8 +151,9 @@ def _operands(
 
 
 def _fitted(
-    of: Operation, operands: list[Operand], parameters: list[Parameter], passed: dict[str, str], path: Path, kernel: str
-) -> Iterator[dict[str, str]]:
+    of: Operation, operands: list[Operand], parameters: list[Parameter], passed: dict[str, str], path: Path,
+    kernel: str, written: set[str],
+) -> Iterator[dict[str, str]]:  # fmt: skip
     pointers = [p for p in parameters if p.pointer]
     numbers = [p for p in parameters if _real(p) and not _scalars(of, p)]
     consts = any(p.const for p in pointers)
@@ -146,7 +162,8 @@ def _fitted(
         whole = o.dtype in ("i32", "i64")
         if not p.pointer:
             return o.constant and not o.optional and not whole
-        return not (p.const and o.role == "out") and whole == (POINTEES.get(p.ctype) in ("i32", "i64"))
+        astray = (p.const and o.role == "out") or (p.name in written and o.role == "in")
+        return not astray and whole == (POINTEES.get(p.ctype) in ("i32", "i64"))
 
     def names(p: Parameter) -> list[str]:
         argument = re.sub(r"^d_|_d$|^dev_|_ptr$", "", variable(passed.get(p.name, "").lower()))
@@ -170,11 +187,13 @@ def _fitted(
             continue
         role = ("in",) if p.const else ("out", "inout") if consts else ("in", "out", "inout")
         fitting = [o for o in free if o.role in role and suits(p, o)] or [o for o in free if suits(p, o)]
-        fitting = [o for o in fitting if not o.optional] or fitting
+        fitting = [o for o in fitting if not o.optional] or ([] if p.name in written else fitting)
         if not fitting:
             near = difflib.get_close_matches(p.name, [o.name for o in free if suits(p, o)], n=2, cutoff=0.0)
             mend = "none is left for it."
-            if near:
+            if p.name in written:
+                mend = f"what it writes besides goes to memory that a header's [buffers.{p.name}] shape = [...] makes."
+            elif near:
                 mend = f"write a header with [bind] {p.name} = {' or '.join(json.dumps(name) for name in near)}."
             elif POINTEES.get(p.ctype) in ("i32", "i64") and any(o.role in role for o in free):
                 mend = f"it points to {p.ctype}, and {of.name} computes with float, half or bfloat16."
@@ -255,7 +274,7 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     pair = () if len(whole) != 2 or p not in whole or attends or "OC" in of.dims else _pair(rows, inner, p, whole)
     if "OC" in of.dims and (lower in GEMM or len(whole) >= 3):
         options += [GEMM[lower].replace("rows", rows)] if lower in GEMM else []
-        options += [rows, "OC", "C"]
+        options += ["OC", "C", rows] if GEMM.get(lower, "rows") != "rows" else [rows, "OC", "C"]  # x may be M x N
     elif len(whole) == 1 and "OC" in of.dims:
         options += ["C"]
     elif attends:
@@ -319,7 +338,8 @@ def row_fixed(of: Operation, body: str, constants: dict[str, str], told: Iterabl
     inner = "HS" if heads else of.sizes[1]
     if inner not in (*of.dims, "HS") or {inner, *names_in(of.derived.get(inner, inner))} - {"NH"} & _named(of, told):
         return [[]]
-    used = [n for n in constants if 2 <= int(constants[n]) <= LONGEST_ROW and re.search(rf"\b{n}\b", body)]
+    rows = [n for n in constants if 2 <= int(constants[n]) <= LONGEST_ROW and "tile" not in n.lower()]
+    used = [n for n in rows if re.search(rf"\b{n}\b", body)]
     used.sort(key=lambda name: not re.search(r"dim|head|hidden|col|^[cd]$|^hs$", name.lower()))
     values = list(dict.fromkeys(constants[n] for n in used))[:CANDIDATES]
     return [[f"C == {value} * NH" if heads else f"{inner} == {value}"] for value in values] or [[]]

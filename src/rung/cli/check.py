@@ -201,7 +201,8 @@ def _checked(what: Subjects, how: Manner, asked: CheckRequest) -> int:
 
     chosen, path, again = what.rungs(how.device)
     own = chosen[0]
-    if how.goal and (path is None or not isinstance(own, CudaRung) or own.emulate):
+    emulated = (path is not None or what.against is not None) and isinstance(own, CudaRung) and not own.emulate
+    if how.goal and not emulated:
         raise RungError("--goal needs a file whose kernels the emulator runs, as in `rung check gelu mine.cu`.")
     _note_calls(chosen, path, write=what.write)
     known: list[Report] = []
@@ -219,7 +220,7 @@ def _checked(what: Subjects, how: Manner, asked: CheckRequest) -> int:
 
     where = device_named("emulator" if asked.coverage else how.device)
     requested = requests(left, replace(asked, device=where), how.dtypes)
-    uncounted = path is None or not isinstance(own, CudaRung) or own.emulate or (asked.effort is QUICK and not how.goal)
+    uncounted = not emulated or (asked.effort is QUICK and not how.goal)
     goals = None if uncounted or own not in left else how.goal or []
     return _Report(replace(asked, device=where), requested, chosen, path, how, again, known, goals).run()
 

@@ -27,7 +27,7 @@ def new(
         raise RungError(f"{operation} has no {wanted} file to start from; name one of `rung list {of.name}`.")
     suffix = source.path.suffix
     name = file.stem if file.suffix in (".cu", ".py") else file.name
-    if not name.replace("-", "_").isidentifier():
+    if not re.fullmatch(r"[\w-]+", name):
         raise RungError(f"{name!r} cannot name a rung; use letters, digits and underscores, as in my_idea.")
     path = folder / file.with_name(f"{name}{suffix}")
     if path.exists():

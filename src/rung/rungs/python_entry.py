@@ -182,7 +182,7 @@ def _returns(function: ast.FunctionDef, meaning: dict[str, str], operation: Oper
     """What a function returns: the output that has the shape of the operand that the result was made like, or all."""
     outs = [o for o in operation.operands if o.role == "out" and o.name not in meaning.values()]
     like = {}
-    for target, value in _assigned(function):
+    for target, value in assigned(function):
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "torch.empty_like" and value.args:
             like[target] = meaning.get(ast.unparse(value.args[0]), "")
     returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
@@ -213,7 +213,7 @@ def _shape(operand: Operand, rank: int) -> list[str]:
     return [" * ".join(shape[:-1]), shape[-1]] if rank == 2 < len(shape) else shape  # rows and columns
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+def assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     for n in ast.walk(node):
         if isinstance(n, ast.Assign):
             target, value = n.targets[0], n.value
@@ -256,7 +256,7 @@ def _sizes(body: ast.AST, meaning: dict[str, str], operands: dict[str, Operand])
             of, part = ast.unparse(n.value.value).removesuffix(".shape"), n.value.slice
             if of in meaning and meaning[of] in operands and isinstance(part, ast.Slice) and part.lower is None:
                 yield from zip(map(ast.unparse, n.targets[0].elts), operands[meaning[of]].shape, strict=False)
-    for name, value in _assigned(body):
+    for name, value in assigned(body):
         if isinstance(value, ast.Constant) and isinstance(value.value, int):
             yield name, str(value.value)
         elif isinstance(value, ast.Subscript) and ast.unparse(value.value).endswith(".shape"):

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tokenize
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from gpuless.base.files import read_text
 from rung.errors import CompileError, RungError
 from rung.operation import Operand, Operation
 from rung.rungs.header import Header, all_needs, of_constants
-from rung.rungs.python_entry import Entry, callables, entry_of, parameters, proposed
+from rung.rungs.python_entry import Entry, assigned, callables, entry_of, parameters, proposed
 from rung.rungs.reached import Imported, Project, reached_from, text_of
 
 
@@ -83,7 +83,8 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
         raise Unspoken(f"{path} {why}; define run({least}).")
     chosen = reached_from(tree, found.root)
     text, project = text_of(source, chosen), Project(path, chosen)
-    formats = [dtype for word, dtype in _FORMATS.items() if word in text][:1]
+    told = "\n".join(_telling(chosen))
+    formats = [dtype for word, dtype in _FORMATS.items() if word in told][:1]
     if "tl.dot(" in text and not formats and not _WHOLE.search(text):
         formats = ["tf32"] if operation and any("tf32" in c.dtypes for c in operation.cases) else []  # by default
     needs = all_needs(constants.get("NEEDS", ()), found.needs)
@@ -106,6 +107,32 @@ def _least(operands: tuple[Operand, ...]) -> list[Operand]:
 
 _WHOLE = re.compile(r"input_precision\s*=|allow_tf32\s*=\s*False")
 _FORMATS = {"torch.float16": "f16", "tl.float16": "f16", "torch.bfloat16": "bf16", "tl.bfloat16": "bf16"}
+
+
+def _telling(chosen: ast.Module) -> Iterator[str]:
+    """What of a file says the format of its operands: all outside of kernels but conversions of what a function was
+    given; in them pointers, what is stored, and factors of a product whose other factor is as it was loaded. Any other
+    conversion in a kernel says nothing of operands."""
+    for node in chosen.body:
+        calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+        if not isinstance(node, ast.FunctionDef) or not any("jit" in ast.unparse(d) for d in node.decorator_list):
+            text = ast.unparse(node)
+            given = [a.arg for n in ast.walk(node) if isinstance(n, ast.FunctionDef) for a in n.args.args]
+            for call in calls:
+                if _is_conversion(call) and ast.unparse(call.func).removesuffix(".to") in given:
+                    text = text.replace(ast.unparse(call), "")
+            yield text
+            continue
+        converted = {name: value for name, value in assigned(node) if _is_conversion(value)}
+        for call in calls:
+            name, factors = ast.unparse(call.func), [converted.get(ast.unparse(a), a) for a in call.args]
+            of = [a for a in factors if _is_conversion(a)]
+            if name == "tl.pointer_type" or (name == "tl.store" and of) or (name == "tl.dot" and len(of) == 1):
+                yield ast.unparse([call, *of][-1])
+
+
+def _is_conversion(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "to"
 
 
 def _constants(tree: ast.Module) -> dict[str, Any]:

@@ -166,6 +166,15 @@ class _Sizes(ast.NodeTransformer):
         inner = over(value, others, self.known, self.depth + 1) if self.depth < DEEP else None
         return ast.parse(inner or "?", mode="eval").body
 
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """The side of a dim3, such as block.x."""
+        made = re.fullmatch(r"dim3\s*[({](.*)[)}]", self.scope.get(ast.unparse(node.value), "").strip(), re.DOTALL)
+        if not made or node.attr not in ("x", "y", "z"):
+            raise ValueError(node.attr)
+        side = [*split(made[1]), "1", "1"]["xyz".index(node.attr)]
+        visited: ast.expr = self.visit(ast.parse(side.strip(), mode="eval").body)
+        return visited
+
     def visit_Call(self, node: ast.Call) -> ast.expr:
         name, given = getattr(node.func, "id", ""), node.args
         if name in ("ceil", "ceilf") and isinstance(one := given[0], ast.BinOp) and isinstance(one.op, ast.Div):

@@ -24,6 +24,7 @@ from gpuless.launch import Build, Resources
 
 _STANDARD = ("algorithm", "cmath", "cstdint", "limits", "type_traits", "utility")
 _INCLUDED = "".join(f"#include <{name}>\n" for name in _STANDARD)
+_UNKNOWN = re.compile(r'namespace "std" has no member "(\w+)"')
 _LIMIT = re.compile(r'identifier "__(?:FLT|DBL|INT)_\w+__" is undefined')
 _LIMITS = "".join(  # of g++, which nvcc compiles with
     f"#define __{name}__ {value!r}{'f' if name.startswith('FLT') else ''}\n"
@@ -166,7 +167,8 @@ def compile_fresh(build: Build, arch: str, found: headers.Headers) -> tuple[byte
         elif relaxed and _ON_DEVICE not in options:
             options.append(_ON_DEVICE)
         else:
-            raise compile_error(build, arch, found, log, absent, absent or (missing[1] if missing else ""))
+            lacking = missing or _UNKNOWN.search(log)
+            raise compile_error(build, arch, found, log, absent, absent or (lacking[1] if lacking else ""))
 
 
 def _compile(build: Build, source: str, options: Sequence[str]) -> tuple[bytes, dict[str, str], str]:
@@ -304,6 +306,8 @@ def _hint(build: Build, found: Headers, errors: str) -> str:
     if "__cudaCDP2" in errors:
         return LAUNCHES
     absent = re.search(r'cannot open source file "([^"]+)"', errors)
+    if unknown := _UNKNOWN.search(errors):
+        return f"rung has what kernels use of the standard library, and std::{unknown[1]} is none of it."
     if not absent:
         return ""
     name = absent.group(1)

@@ -101,17 +101,17 @@ class Launched:
     kernel: str
     config: LaunchConfig
     accesses: dict[Access, Counts] = field(default_factory=lambda: defaultdict(Counts))
-    worst: dict[Access, Sample] = field(default_factory=dict)
-    instructions: Counter[Access] = field(default_factory=Counter)  # how many of the code make it
+    worst: dict[Access, Sample] = field(default_factory=dict, repr=False)
+    instructions: Counter[Access] = field(default_factory=Counter, repr=False)  # how many of the code make it
     # Of each opcode executions by warps, and by lanes whose predicate held.
-    executed: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    lanes: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    events: list[Event] = field(default_factory=list)  # of the first block, in order
-    trace: list[Request] = field(default_factory=list)  # under `traced`
+    executed: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), repr=False)
+    lanes: dict[Place, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), repr=False)
+    events: list[Event] = field(default_factory=list, repr=False)  # of the first block, in order
+    trace: list[Request] = field(default_factory=list, repr=False)  # under `traced`
     resident: int = 0  # blocks that a multiprocessor holds at once
     shared_size: int = 0  # bytes of shared memory of a block
     launches: int = 1  # that are summed
-    code: str = ""
+    code: str = field(default="", repr=False)
 
     def total(self, memory: str, direction: str, *ways: str) -> Counts:
         found = Counts()

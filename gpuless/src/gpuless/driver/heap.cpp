@@ -64,7 +64,7 @@ const char* heap_release(void* pointer)
     if (header->mark == ENDED) return "free or delete is given memory that was freed";
     header->mark = ENDED;
     state().live -= header->bytes;
-    memset(pointer, 0xff, header->bytes);
+    rung_machine::fill_unwritten(pointer, (header->bytes + 7) / 8 * 8, uint64_t(pointer));
     return nullptr;
 }
 

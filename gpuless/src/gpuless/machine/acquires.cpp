@@ -48,30 +48,57 @@ bool writes_predicate(const Op& op, uint16_t number)
     return false;
 }
 
-// Atomics of all lanes to one address ptxas adds up: the first of the lanes that vote (FLO finds it) executes one for
-// all, with the fences about it. `op` has a guard.
-bool is_for_all(const std::vector<Op>& ops, size_t at)
+// The instruction before another one that has written a register.
+const Op* writer_of(const std::vector<Op>& ops, size_t before, uint16_t number)
 {
     constexpr size_t MOST = 64;
-    const uint16_t guard = ops[at].guard;
-    const size_t least = at > MOST ? at - MOST : 0;
-    size_t i = at;
-    while (i > least && !writes_predicate(ops[i - 1], guard)) i--;
-    if (i == least || ops[i - 1].name != "ISETP" || !ops[i - 1].has("EQ")) return false;
-    const Op& compares = ops[i - 1];
-    for (size_t k = i - 1; k-- > least;)
-        if (ops[k].name == "FLO" && ops[k].out.kind == Kind::Register &&
-            (ops[k].out.index == compares.s[0].index || ops[k].out.index == compares.s[1].index))
-            return true;
-    return false;
+    for (size_t i = before; i-- > (before > MOST ? before - MOST : 0);) {
+        const bool votes = ops[i].name == "VOTE" || ops[i].name == "VOTEU";
+        const Operand& out = votes ? ops[i].every.front() : ops[i].out;
+        if (out.kind == Kind::Register && out.index == number) return &ops[i];
+    }
+    return nullptr;
 }
 
+// The vote of all active lanes of which FLO has found the first, where an instruction compares that with a lane.
+const Op* vote_behind(const std::vector<Op>& ops, const Op& compares)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        const Op* const first = writer_of(ops, compares.number, compares.s[i].index);
+        if (!first || (first->name != "FLO" && first->name != "UFLO")) continue;
+        const Op* const vote = writer_of(ops, first->number, first->s[0].index);
+        if (vote && vote->name.find("VOTE") == 0 && vote->has("ANY") && vote->every.back().index % 8 == TRUE &&
+            !vote->every.back().inverted)
+            return vote;
+    }
+    return nullptr;
+}
+
+// Atomics of all lanes to one address ptxas adds up: the first of the lanes that vote executes one for all, with the
+// fences about it, by its guard or behind a branch of the others.
 void mark_aggregated(std::vector<Op>& ops)
 {
-    for (size_t i = 0; i < ops.size(); i++) {
-        const Op& op = ops[i];
-        const bool orders = op.way == Way::ATOMIC || op.way == Way::FENCE || op.name == "NOP" || op.name == "CCTL";
-        if (orders && op.guard != TRUE && !op.guard_inverted && is_for_all(ops, i)) ops[i].flags |= FOR_ALL_LANES;
+    const auto mark = [](Op& op) {
+        if (op.way == Way::ATOMIC || op.way == Way::FENCE || op.name == "NOP" || op.name == "CCTL")
+            op.flags |= FOR_ALL_LANES;
+    };
+    for (const Op& compares : ops) {
+        if (compares.name != "ISETP" || compares.sources < 2 || !(compares.has("EQ") || compares.has("NE"))) continue;
+        const Op* const vote = vote_behind(ops, compares);
+        if (!vote) continue;
+        ops[vote->number].flags |= FOR_ALL_LANES;
+        const uint16_t guard = compares.p[0].index;
+        for (size_t i = compares.number + 1; i < ops.size() && !writes_predicate(ops[i], guard); i++) {
+            if (ops[i].guard != guard) continue;
+            const bool others = ops[i].guard_inverted == compares.has("EQ");
+            if (!others)
+                mark(ops[i]);
+            else if (ops[i].name == "BRA" || ops[i].name == "EXIT")
+                for (size_t k = i + 1; k < ops.size() && (ops[i].name == "EXIT" || k < ops[i].target); k++) {
+                    if (ops[k].name == "EXIT" && ops[k].guard == TRUE) break;
+                    mark(ops[k]);
+                }
+        }
     }
 }
 

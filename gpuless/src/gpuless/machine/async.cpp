@@ -58,6 +58,7 @@ Block& block_of(Warp& warp, uint32_t at)
     if (rank == own.in_cluster) return own;
     if (!own.cluster || rank >= own.cluster->size())
         fail(warp, RUNG_BOUNDS, "there is no block %u in the cluster", rank);
+    require_started(warp, WARP, at, true);
     return *(*own.cluster)[rank];
 }
 
@@ -166,7 +167,7 @@ void exchange(Warp& warp, const Op& op, unsigned lane)
 void release_arrivals(Warp& warp, const Op& op, Block& block, BytesBarrier& b, uint32_t lanes)
 {
     if (op.flags & REMOTE && &block != warp.block)
-        release_reads_to(warp, b.collecting, lanes, OF_CLUSTER);
+        release_reads_to(warp, b.collecting, lanes, OF_CLUSTER), look_at_visit(warp, op, lanes, block, true);
     else
         release_to(warp, b.collecting, lanes);
 }
@@ -277,19 +278,25 @@ void barrier(Warp& warp, const Op& op, uint32_t lanes)
 // cp.async.mbarrier.arrive: an arrival, or of a counted byte, when the lane's copies have been made, as they have.
 void arrive_after_copies(Warp& warp, const Op& op, uint32_t lanes)
 {
-    each(lanes, [&](unsigned l) {
-        BytesBarrier& b = barrier_at(warp, *warp.block, uint32_t(address(warp, op.s[0], l)));
-        const bool arrives = op.has("ARVCNT");
-        if (arrives)
-            b.pending--;
-        else
-            b.bytes--;
-        if (warp.recorded)
-            record_bytes(warp, arrives ? Bytes::ARRIVES : Bytes::COMPLETES,
-                         (uint32_t(address(warp, op.s[0], l)) & 0xffffff) | warp.block->in_cluster << 24, 1);
-        release_copies_to(warp, b.collecting);
-        finish_phase(warp, b);
-    });
+    const bool arrives = op.has("ARVCNT");
+    while (lanes) {
+        const uint32_t at = uint32_t(address(warp, op.s[0], unsigned(__builtin_ctz(lanes))));
+        uint32_t same = 0;
+        each(lanes, [&](unsigned l) { same |= uint32_t(uint32_t(address(warp, op.s[0], l)) == at) << l; });
+        lanes &= ~same;
+        BytesBarrier& b = barrier_at(warp, *warp.block, at);
+        release_copies_to(warp, b.collecting, same);
+        each(same, [&](unsigned) {
+            if (arrives)
+                b.pending--;
+            else
+                b.bytes--;
+            if (warp.recorded)
+                record_bytes(warp, arrives ? Bytes::ARRIVES : Bytes::COMPLETES,
+                             (at & 0xffffff) | warp.block->in_cluster << 24, 1);
+            finish_phase(warp, b);
+        });
+    }
 }
 
 // ---- copies of lanes
@@ -390,6 +397,7 @@ bool prepare_wait_for_group(Op& op)
 // ---- reductions
 // -------------------------------------------------------------------------------------------------------------
 
+// A reduction is atomic, each number by itself.
 enum class Reduction : uint32_t { None, Add, Min, Max, Inc, Dec, And, Or, Xor };
 enum class Type : uint32_t { U32, S32, U64, S64, F16, BF16, F32, F64 };
 
@@ -404,6 +412,8 @@ bool reduction_of(const Op& op, Reduction& how, Type& type)
         if (op.has(TYPES[i])) type = Type(i);
     return how != Reduction::None;
 }
+
+unsigned strength_of(Reduction how) { return how == Reduction::None ? 0 : OF_GPU + 1; }
 
 template <class T, class F>
 void reduce_each(uint8_t* to, const uint8_t* from, unsigned bytes, F f)
@@ -495,13 +505,13 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
         pieces.push_back({(to & 0xffffff) - launch.reserved_shared, bytes, true, true, swizzle});
         const uint32_t signalled = mask ? (at_barrier & 0xffffff) | rank << 24 : at_barrier;
         BytesBarrier& b = barrier_at(warp, block_of(warp, signalled), signalled);
-        look_as_barrier(warp, op, b, start & 0xffffff, bytes, &block_of(warp, start), true);
+        look_as_barrier(warp, op, b, start & 0xffffff, bytes, &block_of(warp, start), true, 0, strength_of(how));
         if (rank == (mask ? unsigned(__builtin_ctz(mask)) : to >> 24))
-            for (const Piece& piece : pieces)
-                if (!piece.store && !piece.shared)
-                    look_as_barrier(warp, op, b, piece.at, piece.bytes, nullptr, false);
-                else if (!piece.store)
-                    look_as_barrier(warp, op, b, piece.at + launch.reserved_shared, piece.bytes, warp.block, false);
+            for (const Piece& piece : pieces) {
+                const uint64_t skipped = piece.shared ? launch.reserved_shared : 0;
+                Block* const from = piece.shared ? warp.block : nullptr;
+                if (!piece.store) look_as_barrier(warp, op, b, piece.at + skipped, piece.bytes, from, false);
+            }
         b.bytes -= bytes;
         finish_phase(warp, b);
         if (!mask) break;
@@ -538,7 +548,7 @@ void bulk(Warp& warp, const Op& op, uint32_t)
     uint8_t* const target = place(warp, to, 0, bytes, shared);
     require_inside_of_copy(warp, op, to, bytes, true);
     look_as(warp, op, Agent::Out, from & 0xffffff, bytes, warp.block, false),
-        look_as(warp, op, Agent::Out, to, bytes, nullptr, true);
+        look_as(warp, op, Agent::Out, to, bytes, nullptr, true, 0, strength_of(how));
     if (how == Reduction::None)
         memcpy(target, data, bytes);
     else
@@ -696,14 +706,14 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
     const uint32_t start = (uniform(warp, op.s[0], 0) & 0xffffff) | warp.block->in_cluster << 24;
     if (start % 128) fail(warp, RUNG_BOUNDS, "a tile begins at no multiple of 128 bytes");
     std::vector<uint8_t> data(box.bytes);
+    Reduction how;
+    Type type;
+    reduction_of(op, how, type);
     look_as(warp, op, Agent::Out, start & 0xffffff, box.bytes, warp.block, false);
     for (unsigned i = 0; i < box.bytes; i += 16) {
         const uint32_t at = start + i, swizzled = at ^ (at >> 7 & ((1u << map->swizzle) - 1)) << 4;
         memcpy(data.data() + i, shared_place(warp, swizzled, 16), std::min(16u, box.bytes - i));
     }
-    Reduction how;
-    Type type;
-    reduction_of(op, how, type);
     static const Type OF_ELEMENTS[] = {Type::U32, Type::U32, Type::U32, Type::S32,  Type::U64, Type::S64, Type::F16,
                                        Type::F32, Type::F32, Type::F64, Type::BF16, Type::F32, Type::F32};
     type = OF_ELEMENTS[std::min<size_t>(map->element, std::size(OF_ELEMENTS) - 1)];
@@ -714,7 +724,7 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
             bool shared;
             uint8_t* const to = place(warp, row.at, 0, row.bytes, shared);
             require_inside_of_copy(warp, op, row.at, row.bytes, true);
-            look_as(warp, op, Agent::Out, row.at, row.bytes, nullptr, true);
+            look_as(warp, op, Agent::Out, row.at, row.bytes, nullptr, true, 0, strength_of(how));
             if (how == Reduction::None)
                 memcpy(to, from, row.bytes);
             else
@@ -764,7 +774,7 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
             reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
         to[l] = (at & 0xffffff) - launch.reserved_shared;
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
-        look_as_barrier(warp, op, b, at & 0xffffff, bytes, &block_of(warp, at), true, l);
+        look_as_barrier(warp, op, b, at & 0xffffff, bytes, &block_of(warp, at), true, l, strength_of(how));
         b.bytes -= bytes;
         if (warp.recorded) record_bytes(warp, Bytes::COMPLETES, at_barrier, bytes);
         finish_phase(warp, b);

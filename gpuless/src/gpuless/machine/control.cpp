@@ -455,24 +455,21 @@ void warpsync(Warp& w, const Op& op, uint32_t lanes)
     }
 }
 
-uint32_t lanes_of(const Warp& w, const Op& op, uint32_t lanes)
-{ return op.flags & FOR_ALL_LANES ? w.split().lanes : lanes; }
-
 // ptxas leaves a NOP where the lanes of a __syncwarp have come together (with SYNC: sass.py), behind what acquires
 // within the block (acquires.cpp), and for latencies; the latter orders nothing.
 void no_operation(Warp& w, const Op& op, uint32_t lanes)
 {
     if (op.flags & INITIALISES) fence(w, OF_CLUSTER, lanes);
-    if (op.flags & ACQUIRES) acquire_pending(w, OF_BLOCK, lanes_of(w, op, lanes));
+    if (op.flags & ACQUIRES) acquire_pending(w, OF_BLOCK, w.lanes_for(op, lanes));
     if (op.has("SYNC")) meet(w, lanes);
 }
 
 Scope scope_of(const Op& op) { return op.has("CTA") ? OF_BLOCK : OF_GPU; }
-void memory_barrier(Warp& w, const Op& op, uint32_t lanes) { fence(w, scope_of(op), lanes_of(w, op, lanes)); }
+void memory_barrier(Warp& w, const Op& op, uint32_t lanes) { fence(w, scope_of(op), w.lanes_for(op, lanes)); }
 
 void invalidate(Warp& w, const Op& op, uint32_t lanes)
 {
-    if (op.has("IVALL")) acquire_pending(w, OF_GPU, lanes_of(w, op, lanes));
+    if (op.has("IVALL")) acquire_pending(w, OF_GPU, w.lanes_for(op, lanes));
 }
 
 void nothing(Warp&, const Op&, uint32_t) {}
@@ -853,7 +850,8 @@ void run_grid()
         bool did_anything = busy = false;
         for (size_t i = 0; i < resident.size();) {
             Unit& unit = *resident[i];
-            for (bool again = true; again;) {
+            bool again;
+            do {
                 again = false;
                 if (++rounds % 1024 == 0) require_work(resident, progress);
                 turns.clear();
@@ -876,7 +874,7 @@ void run_grid()
                         if (idle > MOST_IDLE * turns.size() * resident.size() && (next == units || launch.strict))
                             tell_deadlock(unit, "all threads that go on poll what no longer changes");
                     }
-            }
+            } while (again && !interleaved);  // where blocks take turns, waiting warps have theirs with the others
             if (finished(unit, progress.longest))
                 resident.erase(resident.begin() + long(i)), progress.ended++;
             else

@@ -30,11 +30,13 @@ namespace {
 struct Places
 {
     uint32_t block_size, grid_size, local_base, stack, grid_barrier_high, grid_barrier_low, multiprocessors,
-        has_clusters, cluster_size, cluster_reciprocal, grid_of_clusters, cluster_blocks, parameters;
+        has_clusters, cluster_size, cluster_reciprocal, grid_of_clusters, cluster_blocks, parameters, reserved_shared;
 };
-constexpr Places BEFORE = {0, 0xc, 0x20, 0x28, 0x44, 0x48, 0x10c, 0x140, 0x144, 0x150, 0x15c, 0x188, 0x198};
-constexpr Places SINCE = {0x360, 0x370, 0x2f8, 0x37c, 0x254, 0x258, 0x2d0, 0x36c, 0x2a0, 0x2b0, 0x2c0, 0x2cc, 0x348};
-uint32_t grid_barrier[16];  // cooperative groups'
+constexpr Places BEFORE = {0, 0xc, 0x20, 0x28, 0x44, 0x48, 0x10c, 0x140, 0x144, 0x150, 0x15c, 0x188, 0x198, 0x6c};
+constexpr Places SINCE = {0x360, 0x370, 0x2f8, 0x37c, 0x254, 0x258, 0x2d0,
+                          0x36c, 0x2a0, 0x2b0, 0x2c0, 0x2cc, 0x348, 0x27c};
+constexpr uint32_t OF_GROUPS = 288;  // bytes of the reserved shared memory that cooperative groups may use
+uint32_t grid_barrier[16];           // cooperative groups'
 
 void touched_nothing(int, siginfo_t* info, void*)
 {
@@ -86,6 +88,12 @@ void prepare(const rung_machine_launch& l)
     const uint64_t at = launch.cooperative ? uint64_t(grid_barrier) : 0;
     put(places.grid_barrier_high, uint32_t(at >> 32)), put(places.grid_barrier_low, uint32_t(at));
     Program& program = *launch.program;
+    launch.first_shared = launch.reserved_shared;
+    for (const Op& op : program.ops)
+        for (const Operand& o : op.every)
+            if (launch.reserved_shared && o.kind == Kind::Constant && !o.index &&
+                o.offset == int(places.reserved_shared))
+                put(places.reserved_shared, launch.first_shared = launch.reserved_shared - OF_GROUPS);
     for (const auto& [operand, row] : program.constants)
         std::fill(*row, *row + WARP, constant_word(operand->index, uint64_t(operand->offset)));
     std::fill(program.tally.begin(), program.tally.end(), Tally());

@@ -844,6 +844,7 @@ void vote(Warp& w, const Op& op, uint32_t lanes)  // [R,] [P,] P
     }
     const uint32_t active = w.split().lanes & (op.uniform ? ALL : lanes);
     votes &= active;
+    if (op.flags & FOR_ALL_LANES && w.order) each(active, [&](unsigned l) { w.order->voted[l] = active; });
     const bool result = op.has("ALL") ? votes == active : op.has("EQ") ? votes == active || !votes : votes != 0;
     if (out) map(w.target(*out), op.uniform ? ALL : lanes, [&](unsigned) { return votes; });
     if (holds) w.set(*holds, result ? ALL : 0, op.uniform ? ALL : lanes);

@@ -99,7 +99,8 @@ constexpr uint32_t ALWAYS_STRONG = 1 << 19;  // of the flags of an atomic
 constexpr uint32_t READ_ONLY_CACHE = 1 << 20,
                    VERIFIED = 1 << 21;                  // of the flags of a load; the latter: by a compare-and-swap
 constexpr uint32_t STRONG = 4, WITHIN_BLOCK = 1 << 18;  // of the flags of an access
-constexpr uint32_t FOR_ALL_LANES = 1 << 22;        // of an atomic and fences about it, which one lane executes for all
+constexpr uint32_t FOR_ALL_LANES =
+    1 << 22;  // of an atomic and fences about it, which one lane executes for all, and of the vote that tells which
 constexpr uint32_t ACQUIRES = 1, INITIALISES = 2;  // of the flags of a NOP (acquires.cpp)
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
@@ -230,6 +231,8 @@ struct Warp
     Split& split() { return splits[now]; }
     const Split& split() const { return splits[now]; }
     uint32_t pc() const { return splits[now].pc; }
+    uint32_t lanes_for(const Op& op, uint32_t lanes) const
+    { return op.flags & FOR_ALL_LANES && order ? order->voted[__builtin_ctz(lanes)] : lanes; }
     const uint32_t* row(const Operand& o, Row& scratch) const;
     uint32_t* target(const Operand& o) { return r[o.index == ZERO ? SINK : o.index]; }
     uint32_t predicate(const Operand& o) const
@@ -292,6 +295,7 @@ struct Launch : rung_machine_launch  // as it was asked for, with what the machi
     std::vector<Region> regions;   // memory that may be touched; none: all
     bool inputs;                   // some region is not to be written
     std::vector<uint8_t> bank[8];  // constant memory
+    uint32_t first_shared;         // the first byte of shared memory that may be touched
     uint64_t changes;              // of memory
     uint64_t executed;             // instructions of warps so far
     uint32_t poisoned_with;  // the upper half of words of shared and local memory that nothing has written; 0: they are
@@ -332,6 +336,8 @@ void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* co
 uint64_t address(const Warp& warp, const Operand& o, unsigned lane);  // of a memory operand
 // The host's address of a generic one; `shared`: whether it lies in a block's shared memory.
 uint8_t* place(Warp& warp, uint64_t generic, unsigned lane, unsigned bytes, bool& shared);
+// Another block of the cluster, whose shared memory a lane touches, has started: a barrier of the cluster has shown it.
+void require_started(const Warp& warp, unsigned lane, uint64_t at, bool write);
 uint8_t* shared_place(Warp& warp, uint32_t at, unsigned bytes);  // the rank of the cluster's block from bit 24
 float half_to_float(uint16_t bits);
 uint16_t float_to_half(float value);

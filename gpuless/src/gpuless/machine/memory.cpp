@@ -18,6 +18,18 @@ uint64_t address(const Warp& w, const Operand& o, unsigned lane)
     return o.wide || o.uniform_wide ? made : uint32_t(made);
 }
 
+void require_started(const Warp& w, unsigned lane, uint64_t at, bool write)
+{
+    if (!launch.races || w.block->cluster->front()->cluster_met) return;
+    Fault fault(RUNG_RACE);
+    fault.space = RUNG_SHARED_SPACE, fault.address = at & 0xffffff, fault.writes = write;
+    fault.at = where(w, *executing, lane);
+    snprintf(fault.text, sizeof fault.text, "%s the shared memory of another block of the cluster",
+             write ? "writes" : "reads");
+    snprintf(fault.lacks, sizeof fault.lacks, "before a barrier of the cluster has shown that it has started");
+    throw fault;
+}
+
 static void addresses(const Warp& w, const Operand& o, uint64_t* at)
 {
     const auto upper = [&](uint16_t row, bool wide) { return w.r[wide && row != ZERO ? row + 1 : ZERO]; };
@@ -31,8 +43,9 @@ static void addresses(const Warp& w, const Operand& o, uint64_t* at)
         const uint64_t every = o.wide || o.uniform_wide ? ~0ull : ~0u, offset = uint64_t(int64_t(o.offset));
         const unsigned shift = unsigned(__builtin_ctz(o.scale));
         for (unsigned l = 0; l < WARP; l++)
-            at[l] = (((low[l] | uint64_t(high[l]) << 32) << shift) + (more[l] | uint64_t(more_high[l]) << 32) + offset) &
-                    every;
+            at[l] =
+                (((low[l] | uint64_t(high[l]) << 32) << shift) + (more[l] | uint64_t(more_high[l]) << 32) + offset) &
+                every;
     }
 }
 
@@ -44,8 +57,8 @@ uint8_t* shared_place(Warp& w, uint32_t at, unsigned bytes)
         block = (*block->cluster)[rank];
     }
     const uint32_t offset = at & 0xffffff, end = launch.reserved_shared + launch.shared_bytes;
-    if (offset + bytes > end || offset < launch.reserved_shared) {
-        const bool inside = offset < end && offset >= launch.reserved_shared;
+    if (offset + bytes > end || offset < launch.first_shared) {
+        const bool inside = offset < end && offset >= launch.first_shared;
         if (inside && executing && may_read_beyond(*launch.program, *executing, (end - offset + 3) / 4))
             return block->shared.data() + offset;
         Fault beyond(RUNG_BOUNDS);
@@ -369,7 +382,7 @@ void publish_each(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, boo
         const uint64_t first = at[__builtin_ctz(lanes)];
         uint32_t same = 0;
         each(lanes, [&](unsigned l) { same |= uint32_t(at[l] == first) << l; });
-        const uint32_t all = op.flags & FOR_ALL_LANES ? w.split().lanes : same;
+        const uint32_t all = w.lanes_for(op, same);
         for (unsigned word = 0; word < (is_store || op.bytes == 8 ? op.bytes : 1u); word += 4)
             publish(w, all, first + word, strength(op), reads, write);
         lanes &= ~same;
@@ -385,21 +398,15 @@ void look_at_shared(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, b
         uint32_t same = 0;
         uint64_t from[WARP] = {}, place[WARP] = {};
         Block* const block = (*w.block->cluster)[rank];
-        if (block != w.block && !w.block->cluster->front()->cluster_met) {
-            Fault fault(RUNG_RACE);
-            fault.space = RUNG_SHARED_SPACE, fault.address = at[__builtin_ctz(lanes)] & 0xffffff, fault.writes = write;
-            fault.at = rung_machine::where(w, op, unsigned(__builtin_ctz(lanes)));
-            snprintf(fault.text, sizeof fault.text, "%s the shared memory of another block of the cluster",
-                     write ? "writes" : "reads");
-            snprintf(fault.lacks, sizeof fault.lacks, "before a barrier of the cluster has shown that it has started");
-            throw fault;
-        }
+        if (block != w.block) require_started(w, __builtin_ctz(lanes), at[__builtin_ctz(lanes)], write);
         each(lanes, [&](unsigned l) {
             if (uint32_t(at[l]) >> 24 == rank)
                 same |= 1u << l, from[l] = at[l] & 0xffffff, place[l] = uint64_t(block->shared.data()) + from[l];
         });
         if (block != w.block) look_at_visit(w, op, same, *block, write);
-        look(w, op, same, from, op.bytes, block, write, strength_among_atomics(op), data, step);
+        if (from[__builtin_ctz(same)] >=
+            launch.reserved_shared)  // else it is the library's own, which counts on shuffles
+            look(w, op, same, from, op.bytes, block, write, strength_among_atomics(op), data, step);
         if (strength(op)) publish_each(w, op, same, place, write);
         lanes &= ~same;
     }
@@ -440,7 +447,7 @@ void located(Warp& w, const Op& op, const Operand& o, uint32_t lanes, uint8_t** 
         uint64_t outside = 0;
         for (unsigned l = 0; l < WARP; l++) {
             const uint64_t offset = at[l] - mine;
-            outside |= ((offset + op.bytes > size) | (offset < launch.reserved_shared)) & (lanes >> l & 1);
+            outside |= ((offset + op.bytes > size) | (offset < launch.first_shared)) & (lanes >> l & 1);
             places[l] = memory + offset;
         }
         if (outside) each(lanes, [&](unsigned l) { places[l] = shared_place(w, uint32_t(at[l]), op.bytes); });

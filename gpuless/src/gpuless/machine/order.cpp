@@ -78,13 +78,26 @@ void add_past(const Warp& w, Times& to, uint32_t lanes, uint32_t time)
     });
 }
 
+// What lanes have waited for of their own copies.
+void add_copies(const Warp& w, Times& to, uint32_t lanes)
+{
+    const Order& o = *w.order;
+    if (!(o.waits_apart & lanes)) return;
+    const unsigned index = index_of(w, Agent::Copy);
+    uint32_t least = first_lanes(w) & ~lanes ? 0 : ~0u;
+    each(first_lanes(w), [&](unsigned l) { least = std::min(least, o.waited[l]); });
+    each(o.waits_apart & lanes, [&](unsigned l) {
+        raise(o.waited[l] > least ? to.lanes[index * WARP + l] : at_index(to.of, index), o.waited[l]);
+    });
+}
+
 // What lanes know, with their own past.
 void add_known(const Warp& w, Clock& to, uint32_t lanes, uint32_t time)
 {
     const Order& o = *w.order;
     join(to, o.known);
     each(o.apart & lanes, [&](unsigned l) { join(to, *o.beyond[l]); });
-    add_past(w, to.own, lanes, time);
+    add_past(w, to.own, lanes, time), add_copies(w, to.own, lanes);
 }
 
 // Lanes learn it; all of a warp at once, or each for itself.
@@ -249,10 +262,12 @@ void meet(Warp& w, uint32_t lanes)
         o.apart = 0, o.met = now, o.met_at.clear();
         at_index(o.known.own.of, o.index) = now;
         o.known.own.forget(o.index);
+        add_copies(w, o.known.own, lanes), o.waits_apart = 0;
         return;
     }
-    if (o.apart & lanes) {
+    if ((o.apart | o.waits_apart) & lanes) {
         Clock all;
+        add_copies(w, all.own, lanes);
         each(o.apart & lanes, [&](unsigned l) { join(all, *o.beyond[l]); });
         learn(w, lanes, all);
     }
@@ -331,9 +346,10 @@ void fence(Warp& w, Scope scope, uint32_t lanes)
     const auto shared = std::make_shared<const Clock>(o.known);
     each(lanes, [&](unsigned l) {
         std::shared_ptr<const Clock> clock = shared;
-        if (o.apart >> l & 1) {
+        if ((o.apart | o.waits_apart) >> l & 1) {
             Clock mine = o.known;
-            join(mine, *o.beyond[l]);
+            if (o.apart >> l & 1) join(mine, *o.beyond[l]);
+            add_copies(w, mine.own, 1u << l);
             clock = std::make_shared<const Clock>(std::move(mine));
         }
         for (unsigned s = 0; s <= scope; s++) o.released[s][l] = {clock, o.count};
@@ -370,12 +386,12 @@ void fence_proxy(Warp& w, uint32_t lanes)
     Order& o = *w.order;
     if (are_all(w, lanes)) {
         join(o.known.proxied, o.known.own);
-        add_past(w, o.known.proxied, lanes, o.count);
+        add_past(w, o.known.proxied, lanes, o.count), add_copies(w, o.known.proxied, lanes);
     } else
         each(lanes, [&](unsigned l) {
             Clock& mine = o.beyond_of(l);
             join(mine.proxied, o.known.own), join(mine.proxied, mine.own);
-            add_past(w, mine.proxied, 1u << l, o.count);
+            add_past(w, mine.proxied, 1u << l, o.count), add_copies(w, mine.proxied, 1u << l);
         });
     o.count++;
 }
@@ -397,15 +413,23 @@ void wait_for_group_of(Warp& w, Agent agent, unsigned left, uint32_t lanes)
     if (!launch.races) return;
     const uint32_t filling = group_of(*w.order, agent);
     if (filling - 1 <= left) return;
+    Order& o = *w.order;
+    if (agent == Agent::Copy) {
+        o.waits_apart |= lanes;
+        return each(lanes, [&](unsigned l) { raise(o.waited[l], filling - 1 - left); });
+    }
     Clock done;
     at_index(done.own.of, index_of(w, agent)) = filling - 1 - left;
     learn(w, lanes, done);
 }
 
-void release_copies_to(Warp& w, Clock& clock)  // those begun so far
+void release_copies_to(Warp& w, Clock& clock, uint32_t lanes)  // those begun so far
 {
     if (!launch.races) return;
-    raise(at_index(clock.own.of, index_of(w, Agent::Copy)), w.order->copies), clock.any = true;
+    const unsigned index = index_of(w, Agent::Copy);
+    if (are_all(w, lanes)) raise(at_index(clock.own.of, index), w.order->copies);
+    each(are_all(w, lanes) ? 0 : lanes, [&](unsigned l) { raise(clock.own.lanes[index * WARP + l], w.order->copies); });
+    clock.any = true;
     close_group_of(w, Agent::Copy);
 }
 

@@ -68,6 +68,9 @@ bool reaches(const Who& who, unsigned lane, const Access& was, Reach what)
     const Order& o = who.order;
     uint32_t left = was.lanes & ~reached(o.known, who.unit, was, what);
     if (left && o.apart >> lane & 1) left &= ~reached(*o.beyond[lane], who.unit, was, what);
+    if (o.waits_apart & left & 1u << lane && was.unit == who.unit && was.index == index_of(who.w, Agent::Copy) &&
+        was.clock <= o.waited[lane])
+        left &= ~(1u << lane);
     if (left && !o.met_at.empty() && what != Reach::Proxied && was.unit == who.unit && was.index == o.index)
         each(left, [&](unsigned l) { left &= ~(uint32_t(o.met_at[lane * WARP + l] >= was.clock) << l); });
     return !left;
@@ -706,23 +709,25 @@ void look_at_pattern(Warp& w, const Op& op, const Pattern& p, uint64_t first, Bl
 }
 
 static void look_as_index(Warp& w, const Op& op, uint16_t index, uint32_t clock, bool by_proxy, uint64_t at,
-                          unsigned bytes, Block* shared, bool write, unsigned lane)
+                          unsigned bytes, Block* shared, bool write, unsigned lane, unsigned strong)
 {
     if (!shared) {
-        if (launch.followed) note_touched(at, bytes, write, 0);
+        if (launch.followed) note_touched(at, bytes, write, strong);
         stay_behind(w, op, lane, at, bytes, write);
         if (region_of(at).flags & INPUT_REGION) return;
     }
     const Who who = {w, op, order_of(w), w.block->unit, clock, index, true, by_proxy};
-    touch_span(who, lane, at, bytes, shared, write, 0, [](unsigned, unsigned) { return false; });
+    touch_span(who, lane, at, bytes, shared, write, strong, [](unsigned, unsigned) { return false; });
 }
 
-void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane)
+void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Block* shared, bool write, unsigned lane,
+             unsigned strong)
 {
     if (!launch.races) return;
     Order& o = order_of(w);
     const uint32_t clock = group_of(o, agent);
-    look_as_index(w, op, uint16_t(index_of(w, agent)), clock, agent != Agent::Copy, at, bytes, shared, write, lane);
+    look_as_index(w, op, uint16_t(index_of(w, agent)), clock, agent != Agent::Copy, at, bytes, shared, write, lane,
+                  strong);
     if (agent == Agent::Out && shared && !write) o.reading = clock, o.reader = op.number;
 }
 
@@ -765,9 +770,15 @@ void look_at_end(Warp& w, const Op& op)
 }
 
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared,
-                     bool write, unsigned lane)
+                     bool write, unsigned lane, unsigned strong)
 {
-    if (launch.races) look_as_index(w, op, b.agent, b.phase + 1, true, at, bytes, shared, write, lane);
+    if (!launch.races) return;
+    look_as_index(w, op, b.agent, b.phase + 1, true, at, bytes, shared, write, lane, strong);
+    // The block may not end before somebody there knows that the copy has arrived.
+    if (!shared || (write && shared == w.block)) return;
+    const Access& last =
+        shared->visits[b.agent] = {b.phase + 1, w.block->unit, op.number, 1u << lane, b.agent, 15, uint8_t(write)};
+    if (shared->done()) race_at_end(w, op, last, *shared);
 }
 
 uint16_t new_agent(Block& block) { return uint16_t(4 * all_warps(block) + block.cluster->front()->agents++); }

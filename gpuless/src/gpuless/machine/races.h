@@ -71,7 +71,9 @@ struct Order  // of a warp
     uint32_t count = 1, met = 0;   // counts releases and meetings of its lanes; the last at which all were
     std::vector<uint32_t> met_at;  // [lane][lane]: the last one of both, if some met apart
     uint32_t copies = 1, out = 1, products = 1;  // groups that are being filled
-    uint32_t reading = 0, reader = 0;            // the newest group of copies out of shared memory, and its instruction
+    uint32_t voted[32];  // by lane: those with which it has chosen the one that executes an atomic for all
+    uint32_t waited[32] = {}, waits_apart = 0;  // by lane: groups of its own copies, beyond what all know; which lanes
+    uint32_t reading = 0, reader = 0;           // the newest group of copies out of shared memory, and its instruction
     uint16_t index = 0;
     Clock& beyond_of(unsigned lane);
 };
@@ -87,9 +89,9 @@ void look(Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned by
 void look_at_pattern(Warp& w, const Op& op, const Pattern& pattern, uint64_t first, Block* shared, bool write,
                      const uint32_t* data = nullptr, unsigned step = 0);
 void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Block* shared, bool write,
-             unsigned lane = 0);
+             unsigned lane = 0, unsigned strong = 0);
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared,
-                     bool write, unsigned lane = 0);
+                     bool write, unsigned lane = 0, unsigned strong = 0);
 // Another block of the cluster touches a block's shared memory.
 void look_at_visit(Warp& w, const Op& op, uint32_t lanes, Block& of, bool write);
 void look_at_end(Warp& w, const Op& op);  // of a warp: its copies out of shared memory have read it
@@ -122,7 +124,7 @@ uint32_t& group_of(Order& o, Agent agent);
 void close_group_of(Warp& w, Agent agent);
 void wait_for_group_of(Warp& w, Agent agent, unsigned left, uint32_t lanes);
 bool has_waited_for(const Warp& w, Agent agent, uint32_t group);
-void release_copies_to(Warp& w, Clock& clock);
+void release_copies_to(Warp& w, Clock& clock, uint32_t lanes);
 void complete_phase(BytesBarrier& b);
 void forget_releases();
 void each_touched(void (*take)(void*, uint64_t, uint32_t, uint32_t, uint32_t), void* to);

@@ -5,7 +5,10 @@
 typedef unsigned int uint;
 typedef unsigned short ushort;
 typedef unsigned long ulong;
-namespace std {}
+namespace std {  // whatever a file includes, nvcc has these
+using ::size_t; using ::ptrdiff_t; using ::int8_t; using ::int16_t; using ::int32_t; using ::int64_t;
+using ::uint8_t; using ::uint16_t; using ::uint32_t; using ::uint64_t; using ::intptr_t; using ::uintptr_t;
+}  // namespace std
 #if __CUDA_ARCH__ >= 900  // of the device's runtime, which NVRTC does not have; templates, so that its header may follow
 template <class = void>
 __device__ __forceinline__ void cudaGridDependencySynchronize()
