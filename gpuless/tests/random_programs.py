@@ -89,12 +89,13 @@ PTX = (  # code for the device, the same for the host
     ('asm("prmt.b32 %0, %1, %2, 0x2501;" : "=r"({r}) : "r"({a}), "r"({b}));', "{r} = ({a} >> 8 & 255u) | ({a} & 255u) << 8 | ({b} >> 8 & 255u) << 16 | ({a} >> 16 & 255u) << 24;"),
     ('asm("bfe.u32 %0, %1, 5, 9;" : "=r"({r}) : "r"({a} ^ {b}));', "{r} = ({a} ^ {b}) >> 5 & 511u;"),
     ('asm("bfi.b32 %0, %1, %2, 3, 7;" : "=r"({r}) : "r"({a}), "r"({b}));', "{r} = ({b} & ~(127u << 3)) | ({a} & 127u) << 3;"),
-    # ptxas 13 makes wrong code of a lop3 with a source twice: r = lop3(a, b, a, 0x96), then r ^ b, is a. So none is.
+    # The compiler (13.0) makes wrong code where asm has a source twice, or as its result ("+r"): r = lop3(a, b, a, 0x96),
+    # then r ^ b, is a; sad adds to another variable. So neither stands here.
     ('asm("lop3.b32 %0, %1, %2, %3, 0x96;" : "=r"({r}) : "r"({a}), "r"({b} * 3u + 1u), "r"(({a} + 77u) * 5u));', "{r} = {a} ^ ({b} * 3u + 1u) ^ ({a} + 77u) * 5u;"),
     ('asm("shf.l.wrap.b32 %0, %1, %2, 11;" : "=r"({r}) : "r"({a}), "r"({b}));', "{r} = {b} << 11 | {a} >> 21;"),
-    ('asm("mad.hi.u32 %0, %1, %2, %0;" : "+r"({r}) : "r"({a}), "r"({b}));', "{r} += (U)((uint64_t){a} * {b} >> 32);"),
-    ('asm("dp4a.u32.u32 %0, %1, %2, %0;" : "+r"({r}) : "r"({a}), "r"({b}));', "for (U q = 0; q < 32; q += 8) {r} += ({a} >> q & 255u) * ({b} >> q & 255u);"),
-    ('asm("sad.s32 %0, %1, %2, %0;" : "+r"({r}) : "r"({a}), "r"({b}));', "{r} += (U)((int){a} > (int){b} ? {a} - {b} : {b} - {a});"),
+    ('asm("mad.hi.u32 %0, %1, %2, %3;" : "=r"({r}) : "r"({a}), "r"({b}), "r"(({a} + 77u) * 5u));', "{r} = ({a} + 77u) * 5u + (U)((uint64_t){a} * {b} >> 32);"),
+    ('asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"({r}) : "r"({a}), "r"({b}), "r"(({a} + 77u) * 5u));', "{r} = ({a} + 77u) * 5u; for (U q = 0; q < 32; q += 8) {r} += ({a} >> q & 255u) * ({b} >> q & 255u);"),
+    ('asm("sad.s32 %0, %1, %2, %3;" : "=r"({r}) : "r"({a}), "r"({b}), "r"(({a} + 77u) * 5u));', "{r} = ({a} + 77u) * 5u + (U)((int){a} > (int){b} ? {a} - {b} : {b} - {a});"),
     ("{r} = __vadd4({a}, {b});", "{r} = ((({a} & 0x7f7f7f7fu) + ({b} & 0x7f7f7f7fu)) ^ (({a} ^ {b}) & 0x80808080u));"),
     ("{r} = __popc({a}) + __clz({b}) * 64 + __brev({a});", "{r} = (U)__builtin_popcount({a}) + ({b} ? (U)__builtin_clz({b}) : 32u) * 64u; for (U q = 0; q < 32; q++) {r} += ({a} >> q & 1u) << (31 - q);"),
 )  # fmt: skip
