@@ -180,6 +180,54 @@ def test_a_kernel_that_a_macro_makes_is_judged(sign: str, tmp_path: Path) -> Non
     assert (code == 0) == (sign == "0.f") and [r["kernels"] for r in told["results"]] == [["relu_plain"]]
 
 
+TRITON = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def forward(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, larger(tl.load(x + at, mask=at < n)), mask=at < n)
+
+
+@triton.jit
+def larger(value):
+    return tl.where(value < 0, 0.0, value)
+
+
+@triton.jit
+def backward(dy, dx, n, BLOCK: tl.constexpr):
+    tl.store(dx, 1.0)
+
+
+class Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty_like(x)
+        forward[(triton.cdiv(x.numel(), 256),)](x, out, x.numel(), BLOCK=256)
+        return out
+
+    @staticmethod
+    def backward(ctx, dy):
+        dx = torch.empty_like(dy)
+        backward[(1,)](dy, dx, dy.numel(), BLOCK=256)
+        return dx
+
+
+relu = Relu.apply
+"""
+
+
+def test_a_kernel_of_a_python_file_that_its_call_does_not_launch_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(TRITON)
+    code, told = checked(path, "--quick")
+    verdicts = {one["kernel"]: one["verdict"] for one in told["kernels"]}
+    assert (code, verdicts) == (0, {"forward": "ok", "backward": "not judged"})
+    assert [one["kernel"] for one in told["kernels"] if one.get("reason")] == ["backward"]
+
+
 LATE = """__global__ void reduce_rows(const float* x, float* out, int B, int N) {
     __shared__ float part[1024];
     float sum = 0.0f;

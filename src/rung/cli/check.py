@@ -245,7 +245,10 @@ def _note_calls(chosen: Sequence[Rung], path: Path | None, *, write: bool) -> No
 def _kernels(rung: Rung) -> list[str]:
     """The kernels that a rung of a file launches."""
     from rung.rungs.cuda import CudaRung
+    from rung.rungs.python import PythonRung
 
+    if isinstance(rung, PythonRung):
+        return [kernel for kernel, reached in rung.facts.kernels.items() if reached]
     if rung.learned:
         return [*rung.learned.kernels]
     launches = rung.header.launches if isinstance(rung, CudaRung) else ()
@@ -350,14 +353,20 @@ class _Report:
         """The kernels of the file that no call reaches, and why."""
         from gpuless.compile.source import kernels_in
         from rung import adopt
+        from rung.rungs.python import PythonRung
 
-        if self.path is None or self.path.suffix not in (".cu", ".cuh"):
+        own = self.chosen[0]
+        if self.path is None or not self.known:
             return {}
+        if isinstance(own, PythonRung):
+            every: Sequence[str] = [*own.facts.kernels]
+            plain = f"{own.facts.entry.name if own.facts.entry else 'run'} does not launch it"
+        else:
+            every = kernels_in(read_text(self.path)) if self.path.suffix in (".cu", ".cuh") else ()
+            plain = "no call that was asked for reaches it" if own.learned else "the header does not launch it"
         reached = {kernel for report in self.known for kernel in report.kernels}
-        every = [k for k in kernels_in(read_text(self.path)) if k not in reached]
-        why = adopt.others_in_file(self.chosen[0].operation, self.path)
-        plain = "no call that was asked for reaches it" if self.chosen[0].learned else "the header does not launch it"
-        return {kernel: why.get(kernel, plain) for kernel in every} if self.known else {}
+        why = adopt.others_in_file(own.operation, self.path)  # none of Python
+        return {kernel: why.get(kernel, plain) for kernel in every if kernel not in reached}
 
     def _repeat(self, r: Report) -> list[object]:
         from rung.check.report import THOROUGH

@@ -125,11 +125,20 @@ def _parameters_of(module: ast.ClassDef) -> Iterator[ast.Attribute]:
             yield n.targets[0]
 
 
+def is_of_triton(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in node.decorator_list)
+
+
+def kernels_of(tree: ast.Module) -> list[str]:
+    """The functions that Triton compiles and that no other such one calls."""
+    compiled = [n for n in tree.body if isinstance(n, ast.FunctionDef) and is_of_triton(n)]
+    called = {ast.unparse(c.func) for n in compiled for c in ast.walk(n) if isinstance(c, ast.Call)}
+    return [n.name for n in compiled if n.name not in called]
+
+
 def has_kernel(tree: ast.Module, name: str) -> bool:
     """Whether what the function reads of the file has kernels of Triton."""
-    module = reached_from(tree, name.partition(".")[0])
-    decorators = [d for n in module.body if isinstance(n, ast.FunctionDef) for d in n.decorator_list]
-    return any("jit" in ast.unparse(d) for d in decorators)
+    return any(is_of_triton(n) for n in reached_from(tree, name.partition(".")[0]).body)
 
 
 def parameters(function: ast.FunctionDef) -> dict[str, bool]:

@@ -24,7 +24,7 @@ from gpuless.base.files import read_text
 from rung.errors import CompileError, RungError
 from rung.operation import Operand, Operation
 from rung.rungs.header import Header, all_needs, of_constants
-from rung.rungs.python_entry import Entry, assigned, callables, entry_of, parameters, proposed
+from rung.rungs.python_entry import Entry, assigned, callables, entry_of, is_of_triton, kernels_of, parameters, proposed
 from rung.rungs.reached import Imported, Project, reached_from, text_of
 
 
@@ -39,6 +39,7 @@ class Facts:
     entry: Entry | None = None  # what is called in place of a function run
     package: str = ""  # to which its relative imports belong
     modules: Mapping[str, Imported] = field(default_factory=dict)  # of its own project that it imports
+    kernels: Mapping[str, bool] = field(default_factory=dict)  # of Triton in the file -> whether the call reads it
 
 
 class Unspoken(RungError):
@@ -69,7 +70,8 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
         doc = " ".join((ast.get_docstring(tree) or f"run of {path.name}.").split())
         project = Project(path, tree)
         header = of_constants(constants, doc, str(path))
-        return Facts(source, header, parameters(run), triton, None, project.package, project.modules)
+        kernels = _reached(tree, run)
+        return Facts(source, header, parameters(run), triton, None, project.package, project.modules, kernels)
     found = (proposed(tree, operation, table) if table else entry_of(tree, operation)) if operation else None
     if found is None:
         operands = operation.operands if operation else ()
@@ -93,7 +95,14 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
         constants["ZEROED"] = table["zeroed"]
     idea = " ".join((ast.get_docstring(tree) or f"{found.name} of {path.name}.").split())
     header = of_constants(constants, idea, str(path))
-    return Facts(text, header, parameters(found.function), triton, found, project.package, project.modules)
+    kernels = _reached(tree, found.function)
+    return Facts(text, header, parameters(found.function), triton, found, project.package, project.modules, kernels)
+
+
+def _reached(tree: ast.Module, function: ast.FunctionDef) -> dict[str, bool]:
+    """The file's kernels, and whether the function's own text leads to them: a class has others for its backward."""
+    read = reached_from(tree, *(n.id for n in ast.walk(function) if isinstance(n, ast.Name)))
+    return {kernel: kernel in kernels_of(read) for kernel in kernels_of(tree)}
 
 
 OTHERS = {"numba", "cupy", "pycuda", "jax", "tilelang", "cutlass", "cuda", "warp"}  # that write kernels
@@ -115,7 +124,7 @@ def _telling(chosen: ast.Module) -> Iterator[str]:
     conversion in a kernel says nothing of operands."""
     for node in chosen.body:
         calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
-        if not isinstance(node, ast.FunctionDef) or not any("jit" in ast.unparse(d) for d in node.decorator_list):
+        if not is_of_triton(node):
             text = ast.unparse(node)
             given = [a.arg for n in ast.walk(node) if isinstance(n, ast.FunctionDef) for a in n.args.args]
             for call in calls:
