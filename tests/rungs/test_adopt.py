@@ -929,3 +929,17 @@ def test_the_side_of_a_tile_is_no_length_of_rows(tmp_path: Path) -> None:
     text += "    __shared__ float a[TILE_DIM][TILE_DIM];\n    a[threadIdx.y][threadIdx.x] = A[0];\n    C[0] = a[0][0] * N;\n}\n"
     of = launches.propose(catalogue.operation("matmul"), text, tmp_path / "matmul.cu")
     assert not any("C == 16" in one.table.get("needs", []) for one in of.proposals["square"])
+
+
+@needs_compiler
+def test_a_missing_guard_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "own.cu"
+    path.write_text(
+        "__global__ void add(const float* x, const float* y, float* z, int n) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "    z[i] = x[i] + y[i];\n}\n"
+        "void solve(const float* x, const float* y, float* z, int n) { add<<<(n + 63) / 64, 64>>>(x, y, z, n); }\n"
+    )
+    (rung,) = adopt.rungs_in_file(catalogue.operation("residual"), path)
+    assert rung.doubts and rung.learned and rung.learned.failure["place"]["line"] == 3
+    assert "line 3" in rung.doubts[0]

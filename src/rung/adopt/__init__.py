@@ -16,6 +16,7 @@ from gpuless.compile.host_launches import Written
 from gpuless.compile.source import kernels_in, split
 from rung import progress
 from rung.adopt import host_calls, launches, names, python_calls
+from rung.check.report import wrong_beyond
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError, Unjudged
 from rung.operation import Operation
@@ -151,7 +152,8 @@ def _concluded(
     if not found.needs:
         return table, []
     rules = dict.fromkeys([*table.get("needs", []), *found.needs])
-    why = f"it is only right where {' and '.join(found.needs)}: if it is for such sizes, it needs the line {key} = "
+    wrong = wrong_beyond(" and ".join(found.needs), found.failure.get("place", {}))
+    why = f"it {wrong}; only if it is for such sizes alone, it needs the line {key} = "
     return table, [why + json.dumps([*rules]), *_lines([table])]
 
 

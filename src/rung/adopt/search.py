@@ -299,7 +299,8 @@ class _Attempt:
                 own = fault.kind in OF_THE_KERNEL and (fault.kind != "race" or fault.record.get("memory") == "shared")
                 told = {"text": str(fault), "place": fault.place, "related": fault.related, "kernels": own}
                 self.fault = self.fault or {"kind": fault.kind, **told}
-                self._computed(str(fault).removeprefix(f"{self.path}: "), trials.last_call())
+                computed = {**trials.last_call(), "place": fault.place}
+                self._computed(str(fault).removeprefix(f"{self.path}: "), computed)
                 raise
             except Failure as failure:
                 if failure.zeroed and not self.table.get("zeroed"):

@@ -78,7 +78,7 @@ def doubted(report: Report, rung: Rung) -> Report:
     if key := report.failure.get("admitted_by"):
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
     if needs := report.failure.get("needs"):
-        return replace(report, verdict="not judged", reason=f"{right_where(needs)} Else: {report.reason}")
+        return replace(report, verdict="not judged", reason=f"{right_where(needs, report.place)} Else: {report.reason}")
     if report.failure.get("unconfirmed"):
         told = f"right in {report.cases} cases; here the call may be another, or the kernel not for such sizes"
         return replace(report, verdict="not judged", reason=f"{report.reason.rstrip('.')} ({told})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,11 +50,15 @@ def admitted_by(key: str) -> str:
     return f"{ADMITS[key]}. {_MEANT.format(key, 'true', key.upper(), True)}"
 
 
-def right_where(needs: str) -> str:
+def right_where(needs: str, place: Mapping[str, Any]) -> str:
     """What the calls tried have shown of a condition, and how to write it."""
-    rule = f'"{needs}"'
-    meant = _MEANT.format("needs", rule, "NEEDS", rule)
-    return f"Of the calls tried, those with {needs} are right, and no other. {meant}."
+    line = f'the header has the line needs = "{needs}", and a Python file NEEDS = "{needs}"'
+    return f"It {wrong_beyond(needs, place)}, in all calls tried. Only if it is for such sizes alone, {line}."
+
+
+def wrong_beyond(needs: str, place: Mapping[str, Any]) -> str:
+    """That a kernel is wrong at other sizes, and in which line."""
+    return f"is wrong{' in line ' + str(place['line']) if place.get('line') else ''} unless {needs}"
 
 
 OF_THE_KERNEL = ("barrier", "race", "trap", "deadlock", "async")  # faults that seldom come from wrong arguments

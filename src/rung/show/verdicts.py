@@ -100,7 +100,7 @@ def _failure(report: Report) -> Iterator[str]:
     elif case:
         yield f"in {case.rstrip(': ')}"
     if needs := failure.get("needs"):
-        yield right_where(needs)
+        yield right_where(needs, report.place)
 
 
 def wrapped(text: str, width: int) -> Iterator[str]:
