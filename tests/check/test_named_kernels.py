@@ -155,10 +155,10 @@ def test_a_fault_of_the_files_own_launch_at_whole_tiles_too_is_a_failure(tmp_pat
 def test_kernels_beyond_the_files_share_of_work_are_told_so(tmp_path: Path) -> None:
     path = tmp_path / "own.cu"
     wrong = PLAIN.replace("if (i < n) out[i]", "for (int k = 0; k < 50; ++k) out[i % (n - 1)]")
-    path.write_text("".join(wrong.replace("relu_plain", f"relu_{k}") for k in range(12)))
+    path.write_text("".join(wrong.replace("relu_plain", f"relu_{k}") for k in range(16)))
     _, told = checked(path)
-    reasons = [r["reason"] for r in told["results"]]
-    assert {r["verdict"] for r in told["results"]} == {"not judged"} and len(reasons) == 12
+    reasons = [one["text"] for one in told["findings"]]
+    assert {r["verdict"] for r in told["results"]} == {"not judged"} and len(reasons) == 16
     assert "--kernel" in reasons[-1] and "--kernel" not in reasons[0]
 
 
