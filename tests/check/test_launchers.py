@@ -424,3 +424,6 @@ def test_a_sum_by_atomics_of_a_function_is_no_race(tmp_path: Path) -> None:
 extern "C" void solve(const float* input, float* output, int N) { add<<<(N + 255) / 256, 256>>>(input, output, N); }
 """
     assert verdict(tmp_path, "reduce", text, "--call", "solve")[0] in (0, 3)
+    (tmp_path / "sum.h").write_text("__device__ void put(float* to, float x) { atomicAdd(to, x); }\n")
+    elsewhere = '#include "sum.h"\n' + text.replace("atomicAdd(", "put(")
+    assert verdict(tmp_path, "reduce", elsewhere, "--call", "solve")[0] in (0, 3)

@@ -186,7 +186,7 @@ class HostFunctionRung(Rung):
             except TooLong:
                 raise OutOfTime(f"{self._call} had not ended after {SECONDS:.0f} s") from None
             gpuless.current().steps += START + sum(kernel["instructions"] for kernel in ended.kernels)
-            gpuless.current().atomics += "atomic" in self._source  # which the program does not count
+            gpuless.current().atomics += sum(kernel["atomics"] for kernel in ended.kernels)
             told = ended.findings()
             # of calls that fail its caller may ask; the results tell
             for fault in (one for one in told if one["kind"] not in ("unasked", "exit")):

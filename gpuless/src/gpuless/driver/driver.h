@@ -65,7 +65,7 @@ struct Ran
     const char* name;
     uint64_t blocks, threads, instructions;
     double seconds;
-    bool checked;
+    bool checked, atomics;
 };
 void note_launch(const Ran& ran);
 void note_error(const Place& store, const rung_machine_error& error);  // of a launch's stored number
@@ -250,6 +250,7 @@ struct Code  // a kernel
     std::vector<std::string> places;
     std::vector<bool> of_cuda;  // such a place lies in CUDA's own headers, and is not known
     bool starts_next = false;   // before it ends
+    bool atomics = false;       // are among its instructions
     void* program = nullptr;
     size_t instructions = 0;
     int dynamic_limit = 48 * 1024, carveout = -1, cluster_policy = 0;

@@ -111,6 +111,7 @@ bool begin_code(Code& code, const Site& site)
         code.program = rung_machine_load(code.text.c_str()),
         code.instructions = size_t(std::count(code.text.begin(), code.text.end(), '\n'));
         code.places = lines_of(code.lines), code.starts_next = code.text.find("PREEXIT") != std::string::npos;
+        for (const char* const name : {"ATOM", "RED.", "REDG."}) code.atomics |= code.text.find(name) != std::string::npos;
         for (std::string& place : code.places) {
             code.of_cuda.push_back(place == OF_CUDA);
             if (place == OF_CUDA) place.clear();
@@ -340,7 +341,7 @@ void run(Code& code, const Configuration& how, const std::string& parameters, co
     if (settings().races == 1 && steps > races)
         note_once("races: checked in a kernel's first launches of one shape, then in every 16th block (--races "
                   "checks all)");
-    note_launch({code.title.c_str(), blocks, threads, steps, seconds, races > 0});
+    note_launch({code.title.c_str(), blocks, threads, steps, seconds, races > 0, code.atomics});
 }
 
 CUresult refusal(const Code& code, const Configuration& how)

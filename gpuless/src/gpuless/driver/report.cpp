@@ -18,7 +18,7 @@ namespace {
 
 struct Tally
 {
-    unsigned long launches, checked, blocks, threads, instructions;
+    unsigned long launches, checked, atomics, blocks, threads, instructions;
     double seconds;
 };
 
@@ -101,9 +101,9 @@ void record_end(int status)
         char figures[300];
         snprintf(
             figures, sizeof figures,
-            ", \"launches\": %lu, \"race_checked\": %lu, \"blocks\": %lu, \"threads\": %lu, \"instructions\": %lu, "
-            "\"seconds\": %.6f}",
-            t.launches, t.checked, t.blocks, t.threads, t.instructions, t.seconds);
+            ", \"launches\": %lu, \"race_checked\": %lu, \"atomics\": %lu, \"blocks\": %lu, \"threads\": %lu, "
+            "\"instructions\": %lu, \"seconds\": %.6f}",
+            t.launches, t.checked, t.atomics, t.blocks, t.threads, t.instructions, t.seconds);
         line += (&name == &names[0] ? "{\"kernel\": " : ", {\"kernel\": ") + quoted(name) + figures;
     }
     line += "], \"notes\": [";
@@ -230,7 +230,7 @@ void note_launch(const Ran& ran)
 {
     if (!tallies.count(ran.name)) names.push_back(ran.name);
     Tally& t = tallies[ran.name];
-    t.launches++, t.checked += ran.checked, t.blocks += ran.blocks, t.threads += ran.threads,
+    t.launches++, t.checked += ran.checked, t.atomics += ran.atomics, t.blocks += ran.blocks, t.threads += ran.threads,
         t.instructions += ran.instructions, t.seconds += ran.seconds;
 }
 
