@@ -502,7 +502,7 @@ def test_a_file_that_cannot_be_imported_is_not_said_to_be_called_wrongly(tmp_pat
 def test_a_call_that_no_trial_confirms_is_no_verdict(tmp_path: Path, change: tuple[str, str], code: int) -> None:
     told = checked(SOLVE.replace(*change), tmp_path, "--quick")
     assert told.returncode == code
-    assert ("not judged" in told.stdout) == ("perhaps solve(a=" in told.stdout) == (code == 3)
+    assert ("not judged" in told.stdout) == ('perhaps entry = "solve"' in told.stdout) == (code == 3)
 
 
 RELU = """import torch
