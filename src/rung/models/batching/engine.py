@@ -201,7 +201,7 @@ class BatchEngine:
     # ---- in the engine's thread -------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        with torch.inference_mode() if "torch" in sys.modules else nullcontext():
+        with torch.inference_mode() if sys.modules.get("torch") else nullcontext():
             self._serve_all()
 
     def _serve_all(self) -> None:
