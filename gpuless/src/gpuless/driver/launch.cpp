@@ -111,7 +111,8 @@ bool begin_code(Code& code, const Site& site)
         code.program = rung_machine_load(code.text.c_str()),
         code.instructions = size_t(std::count(code.text.begin(), code.text.end(), '\n'));
         code.places = lines_of(code.lines), code.starts_next = code.text.find("PREEXIT") != std::string::npos;
-        for (const char* const name : {"ATOM", "RED.", "REDG."}) code.atomics |= code.text.find(name) != std::string::npos;
+        for (const char* const name : {"ATOM", "RED.", "REDG."})
+            code.atomics |= code.text.find(name) != std::string::npos;
         for (std::string& place : code.places) {
             code.of_cuda.push_back(place == OF_CUDA);
             if (place == OF_CUDA) place.clear();

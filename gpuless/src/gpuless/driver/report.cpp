@@ -99,11 +99,10 @@ void record_end(int status)
     for (const std::string& name : names) {
         const Tally& t = tallies[name];
         char figures[300];
-        snprintf(
-            figures, sizeof figures,
-            ", \"launches\": %lu, \"race_checked\": %lu, \"atomics\": %lu, \"blocks\": %lu, \"threads\": %lu, "
-            "\"instructions\": %lu, \"seconds\": %.6f}",
-            t.launches, t.checked, t.atomics, t.blocks, t.threads, t.instructions, t.seconds);
+        snprintf(figures, sizeof figures,
+                 ", \"launches\": %lu, \"race_checked\": %lu, \"atomics\": %lu, \"blocks\": %lu, \"threads\": %lu, "
+                 "\"instructions\": %lu, \"seconds\": %.6f}",
+                 t.launches, t.checked, t.atomics, t.blocks, t.threads, t.instructions, t.seconds);
         line += (&name == &names[0] ? "{\"kernel\": " : ", {\"kernel\": ") + quoted(name) + figures;
     }
     line += "], \"notes\": [";
