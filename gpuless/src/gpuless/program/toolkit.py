@@ -91,17 +91,17 @@ def _folder(driver: Path) -> Path:
     path = where / key
     if path.is_dir():
         return path
-    with tempfile.TemporaryDirectory(dir=where, prefix=".") as work:
-        fresh = Path(work) / key
-        _fill(fresh)
+    with disk_cache.alone(where, key), tempfile.TemporaryDirectory(dir=where, prefix=".") as work:
         if not path.is_dir():
+            fresh = Path(work) / key
+            _fill(fresh)
             fresh.replace(path)
     return path
 
 
 def is_made() -> bool:
     """Whether some toolkit is there: else the GPU in software is compiled first."""
-    return any(disk_cache.folder("toolkits").iterdir())
+    return any(path.is_dir() for path in disk_cache.folder("toolkits").iterdir())
 
 
 def _version(wheel: str) -> str:
