@@ -326,9 +326,9 @@ const Region& region_of(uint64_t address);  // an empty one where there is none
 // An access of lanes to global memory, which must be inside a region.
 void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write);
 
+// Notes lanes that read global memory, or the block's shared memory, or their own, where nothing has written.
 // Whether what it reads is at most stored in shared or local memory, as it is.
 bool is_only_copied(const Program& program, const Op& read);
-// Notes lanes that read global memory, or the block's shared memory, or their own, where nothing has written.
 void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* const* where, unsigned bytes);
 
 // ---- operands ---------------------------------------------------------------------------------------------------
