@@ -20,7 +20,7 @@ def bounds() -> str:
 
 
 def programs(rows: Iterable[Row]) -> str:
-    """Which tool sees the fault of which program (benchmarks/programs_gpu.py)."""
+    """Which tool sees the fault of which program (benchmarks/programs_gpu.py of commit f55c2e5e)."""
     tools = ("rung", "memcheck", "racecheck", "initcheck", "synccheck")
     found = {(r.what, r.part): r for r in rows if r.kind == "sanitize" and r.part in tools}
 
