@@ -51,10 +51,10 @@ class Measured:
         gpu = machine.facts().get("gpu", "")
         self.rows = [r for r in store.gather() if r.gpu == gpu and r.verdict == "ok" and codes.current(r)]
 
-    def parts(self, kind: str, what: str | None = None, study: bool = False) -> set[str]:
-        """The parts of a kind: steps of a climb, variants of a study, sections of the text benchmark."""
-        some = (r for r in self.rows if r.kind == kind and what in (None, r.what))
-        return {f"{r.part} {r.dtype}".strip() for r in some if ("study" in r.options) == study}
+    def parts(self, kind: str, what: str | None = None) -> set[str]:
+        """The parts of a kind: steps of a climb, runs on several GPUs."""
+        some = (r for r in self.rows if r.kind == kind and what in (None, r.what) and "study" not in r.options)
+        return {f"{r.part} {r.dtype}".strip() for r in some}
 
     def whats(self, kind: str, part: str | None = None) -> set[str]:
         return {r.what for r in self.rows if r.kind == kind and part in (None, r.part) and not r.quick}
