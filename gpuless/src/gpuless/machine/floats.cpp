@@ -395,9 +395,8 @@ bool prepare_mufu(Op& op)
     for (uint32_t i = 0; i < 10; i++)
         if (op.has(names[i])) {
             op.flags = i;
-            const bool narrow = op.has("F16") || op.has("BF16");
-            if (narrow) op.run = mufu_of_16_bits;
-            op.fidelity = i < 5 && !narrow ? Fidelity::TABLE : Fidelity::APPROXIMATE;
+            if (op.has("F16") || op.has("BF16")) op.run = mufu_of_16_bits;
+            op.fidelity = Fidelity::TABLE;
             return true;
         }
     return false;
