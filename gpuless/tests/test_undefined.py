@@ -93,6 +93,21 @@ def test_numbers_that_nothing_has_written_may_be_computed_with(tmp_path: Path) -
     assert (document["exit"], document["findings"]) == (0, [])
 
 
+def test_a_load_of_several_words_may_reach_behind_an_array_whose_other_words_are_not_used(tmp_path: Path) -> None:
+    (tmp_path / "three.cu").write_text(
+        """__global__ void k(int* out)
+{
+    __shared__ alignas(16) int s[3];
+    if (threadIdx.x < 3) s[threadIdx.x] = threadIdx.x + 1;
+    __syncthreads();
+    out[threadIdx.x] = s[0] + s[1] + s[2];
+}
+int main() { int* out; cudaMalloc(&out, 128); k<<<1, 32>>>(out); return cudaDeviceSynchronize() ? 1 : cudaFree(out); }
+"""
+    )
+    assert run(tmp_path / "three.cu")["findings"] == []
+
+
 @pytest.mark.slow
 def test_each_use_of_a_number_that_nothing_has_written_is_told_at_its_read(tmp_path: Path) -> None:
     cases = "".join(f"    if (how == {i})\n    {{ {code} }}\n" for i, code in enumerate(USES.values()))
