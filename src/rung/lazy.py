@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["F", "begin_context", "compiled", "driver", "torch"]
+__all__ = ["F", "begin_context", "compiled", "driver", "has_gpu", "torch"]
 
 
 class _Lazy(ModuleType):
@@ -46,6 +46,11 @@ def driver() -> ctypes.CDLL | None:
         return ctypes.CDLL("libcuda.so.1")  # releases the interpreter's lock during a call
     except OSError:
         return None
+
+
+def has_gpu() -> bool:
+    """Whether torch finds a GPU; it is not imported where there is no driver."""
+    return driver() is not None and torch.cuda.is_available()
 
 
 def _retain_context() -> None:

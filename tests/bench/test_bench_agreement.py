@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from rung.arrays import dtype_of
 from rung.bench import race, timing
 from rung.dtypes import dtype as dtype_named
 from rung.results import machine
@@ -42,7 +43,7 @@ def prepare(name: str, dtype: str, values: dict[str, int], device: Device) -> tu
         whole,
         real,
         1,
-        empty=lambda _, shape, kind: torch.full(shape, 7, dtype=kind, device=where),
+        empty=lambda _, shape, kind: torch.full(shape, 7, dtype=dtype_of(kind, torch), device=where),
         names=rung.operand_names,
         device=where,
     )

@@ -15,8 +15,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import gpuless
 from gpuless.base.expressions import names_in
 from gpuless.base.processors import cpu_seconds
@@ -29,6 +27,7 @@ from rung.check.trial import Trials
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
 from rung.operation import Case, Operation, Values
+from rung.precision import only_this_thread
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
 from rung.rungs.learned import LearnedCall
@@ -133,7 +132,7 @@ def _search(
     quiet = os.open(os.devnull, os.O_WRONLY)
     for standard in (1, 2):
         os.dup2(quiet, standard)
-    torch.set_num_threads(1)
+    only_this_thread()
     spending = Spending(kind, left)
 
     def tell(**what: object) -> None:  # as JSON: a Python file's own code may write there as well

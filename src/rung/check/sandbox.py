@@ -17,12 +17,11 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import torch
-
 import gpuless
 from gpuless.counts import coverage, fidelity
+from rung.arrays import Array, address_of, kind_of
 from rung.check.child import spare, taken
-from rung.check.guarded_memory import GuardedStorage, Placement
+from rung.check.guarded_memory import GuardedStorage, Placement, mapped
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure, Verdict
 from rung.check.runner import PACE, STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
@@ -93,13 +92,13 @@ class Sandbox(LocalRunner):
         reached = self.ask(what, BIND_SECONDS).get("reached", [])
         return [[int(n) for n in some if 0 <= n < len(asked.wanted)] for some in reached[: len(asked.calls)]]
 
-    def _memory(self, name: str, size: int) -> torch.Tensor:
+    def _memory(self, name: str, size: int) -> Array:
         """Memory for both processes; it cannot be truncated, which would end this process at its next access."""
         file = os.memfd_create("operand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(file, size)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        raw = torch.from_file(f"/dev/fd/{file}", shared=True, size=size, dtype=torch.uint8)
-        self._files_at[raw.data_ptr()] = file
+        raw = mapped(file, size)
+        self._files_at[address_of(raw)] = file
         return raw
 
     def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> RemoteCall:
@@ -114,11 +113,11 @@ class Sandbox(LocalRunner):
                 "start": block.start,
                 "end": block.end,
                 "shape": list(operands.tensors[name].shape),
-                "dtype": str(operands.tensors[name].dtype).removeprefix("torch."),
+                "dtype": kind_of(operands.tensors[name]),
             }
             for name, block in blocks.items()
         }
-        files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
+        files = [self._files_at.pop(address_of(block.raw)) for block in blocks.values()]
         with contextlib.suppress(OSError):  # the process has ended; the next request reports it
             socket.send_fds(self._child.files, [b"."], files)
         for file in files:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpuless.counts.coverage import Place
+from rung.arrays import namespace
 from rung.check.report import RAISED, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, Probe
 from rung.check.trial import SEEDS, Ran, Trial, Trials
@@ -303,12 +304,12 @@ class Shapes:
 
 def _has_results(trial: Trial) -> bool:
     results = trial.operands.reference().values()
-    return all(bool(one.isfinite().all()) for one in results) and trial.operands.representable()
+    return all(bool(namespace(one).isfinite(one).all()) for one in results) and trial.operands.representable()
 
 
 def _gross(trial: Trial) -> float:
     results = trial.operands.reference().values()
-    return GROSS if all(one.numel() >= FEW for one in results) else GROSS_FEW
+    return GROSS if all(math.prod(one.shape) >= FEW for one in results) else GROSS_FEW
 
 
 def _by_chance(trial: Trial) -> bool:

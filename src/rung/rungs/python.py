@@ -26,6 +26,7 @@ from rung.rungs.words import SHAPES
 class PythonRung(Rung):
     """A `.py` file: Triton kernels, or Python that drives several launches."""
 
+    takes_torch = True
     kind = "python"
     mend = "write a function run that takes the operands by name"
 
