@@ -78,7 +78,7 @@ def climb(measured: Measured) -> list[Task]:
 
 
 def generate(measured: Measured) -> list[Task]:
-    sections = "text,few,drafts,context,prompt,sampling,agreement"
+    sections = "text,context,prompt,sampling,llama"
     return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", sections], 240, "--limit")]
 
 
@@ -161,12 +161,6 @@ def parallel(measured: Measured) -> list[Task]:
     return [Task([sys.executable, "reproduce/benchmarks/parallel.py", n], 120) for n in names]
 
 
-def serving(measured: Measured) -> list[Task]:
-    needed = {f"engine {part} bfloat16" for part in ("parts", "many", "arrivals", "alone")}
-    done = not needed - measured.parts("generate", "gpt2")
-    return [] if done else [Task([sys.executable, "benchmarks/serving.py"], 120)]
-
-
 def mutants(measured: Measured) -> list[Task]:
     words = ["tools/mutation.py", "--all", "--sample", "150", "--seed", "0", "--device", "cuda", "-j", "8"]
     return [Task([sys.executable, *words, "-o", os.environ["RUNG_RESULTS"]], 400)]
@@ -175,7 +169,7 @@ def mutants(measured: Measured) -> list[Task]:
 # In order of importance.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
     "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
-    "serving": serving, "score": score, "profile": profile, "atlas": atlas,
+    "score": score, "profile": profile, "atlas": atlas,
     "attention": attention_climb,
     "course": course_climb, "parallel": parallel, "sweep": sweep, "mutants": mutants,
     "count": count,

@@ -138,9 +138,12 @@ def test_samples_agree_with_anothers_taken_between_them_within_three_per_cent(
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             contestant.sample()
         contestant.cold.pop()  # the profiler is in its time
-        kernels = [event for event in seen.events() if event.device_type.name == "CUDA"]
-        usual = statistics.mode(event.name for event in kernels)  # of many calls in a graph, each of one kernel
-        return float(statistics.median(e.time_range.elapsed_us() for e in kernels if e.name == usual))
+        kernels: dict[str, list[float]] = {}
+        for event in seen.events():
+            if event.device_type.name == "CUDA":
+                kernels.setdefault(event.name, []).append(event.time_range.elapsed_us())
+        count = max(map(len, kernels.values()))  # a call may also clear memory, or add up parts
+        return sum(statistics.median(times) for times in kernels.values() if len(times) == count)
 
     theirs = []
     for _ in range(ROUNDS):  # a few samples each: the GPU's clock sinks within milliseconds of such work

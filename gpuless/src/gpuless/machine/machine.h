@@ -443,6 +443,9 @@ float special_root(float x);       // 1 / sqrt(x)
 float special_power(float x);      // 2^x
 float special_logarithm(float x);  // to the base 2
 float special_square_root(float x);
+float special_sine(float x);
+float special_cosine(float x);
+float special_tanh(float x);
 
 // ---- scheduling ----------------------------------------------------------------------------------------------------
 
