@@ -35,6 +35,7 @@ from rung.rungs.learned import LearnedCall
 from rung.rungs.python import PythonRung
 
 WARP, SMALL, LARGE = 32, 1 << 14, 1 << 17
+LARGEST = 1 << 22  # bytes of the operands at whole tiles
 TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; before further proposals
 TILES = (32, 64, 128)
 CONFIRMING = 1.5  # of the budget, for further cases
@@ -408,7 +409,10 @@ def _multiples(attempt: _Attempt, tile: int) -> list[str]:
     for dim in reversed(dims):  # such as heads that do not divide the channels
         if completed(whole) is None:
             whole[dim] = int(given[dim])
-    if (found := fitted(whole)) is None or not right(whole):
+    if (found := fitted(whole)) is None:
+        return []
+    sizes = (of.size_of(of.operand(name), found, attempt.dtype) for name in rung.operand_names)
+    if sum(sizes) > LARGEST or not right(whole):
         return []
     whole, rows = {dim: int(found[dim]) for dim in of.dims}, of.sizes[0]
     needs = {}
