@@ -305,9 +305,10 @@ class Bench:
                 if rows in (1, 64):
                     with self.row("step", name, "bfloat16", by="rung", texts=rows) as found:
                         if found.selected:
-                            step = self.step_time(engine, rows, 192)
+                            step = self.step_time(engine, rows, 192, 512)
                             read = sum({t.data_ptr(): t.nbytes for t in engine.operands.values()}.values())
-                            launches = len(engine.open(rows).decode._steps) + 1
+                            decode = engine.open(rows, 512).decode
+                            launches = len(getattr(decode, "_steps", (decode,))) + 1
                             found.metrics |= {"step_us": step * 1e6, "launches": launches, "bytes_us": read / 4.3e6}
             with self.row("score", name, "bfloat16", by="rung", texts=8, tokens=SCORED) as found:
                 if found.selected:
@@ -351,9 +352,9 @@ class Bench:
         peak = torch.cuda.max_memory_allocated() - before
         return {"tokens_per_s": tokens / statistics.median(spent), "peak_mb": peak / 1e6}
 
-    def step_time(self, engine: GpuSteps, rows: int, length: int) -> float:
+    def step_time(self, engine: GpuSteps, rows: int, length: int, reach: int = 0) -> float:
         """Seconds per step, from graphs of eight; lengths are reset, so that all have about the same context."""
-        session = engine.open(rows)
+        session = engine.open(rows, reach)
         session.choice.greedy = True
         lengths = session.tensors["lengths"]
         session.tensors["limits"].fill_(1 << 30)

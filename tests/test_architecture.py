@@ -78,6 +78,16 @@ def test_rung_does_not_import_the_documents() -> None:
         assert "rung_reproduce" not in path.read_text(encoding="utf-8"), path
 
 
+def test_the_messages_of_gpuless_do_not_send_their_reader_to_rung() -> None:
+    """Who has installed gpuless alone has no command of that name; the cache's folder and the repository have it."""
+    for path in (ROOT / "gpuless/src").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documented = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documented:
+                assert not re.search(r"\brung\b", node.value.removeprefix("https://github.com/rung-gpu/rung").removesuffix("rung")), path
+
+
 def test_no_import_runs_up() -> None:
     up = set()
     for path in PACKAGE.rglob("*.py"):

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuless.base.files import read_text
-from gpuless.compile.host_launches import Written
 from gpuless.compile.source import kernels_in, split
 from rung import progress
 from rung.adopt import host_calls, launches, names, python_calls
+from rung.adopt.host_launches import Written
 from rung.check.report import wrong_beyond
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError, Unjudged

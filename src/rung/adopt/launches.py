@@ -13,16 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from gpuless.base.expressions import evaluate, names_in, product
-from gpuless.compile.host_launches import (
-    BLOCK,
-    Written,
-    constants_of,
-    in_a_row,
-    launches_by_function,
-    over,
-    three,
-    variable,
-)
 from gpuless.compile.source import (
     Parameter,
     aliases,
@@ -37,6 +27,16 @@ from gpuless.compile.source import (
     until,
 )
 from gpuless.facts.limits import GRID, THREADS_BLOCK
+from rung.adopt.host_launches import (
+    BLOCK,
+    Written,
+    constants_of,
+    in_a_row,
+    launches_by_function,
+    over,
+    three,
+    variable,
+)
 from rung.adopt.operands import alone, binds, fixed, row_fixed, told
 from rung.errors import RungError, Unjudged
 from rung.operation import Operation

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuless.base.expressions import names_in, product
-from gpuless.compile.host_launches import BLOCK, TENSORS_SIZE, Written, over, parses, variable
 from gpuless.compile.source import Parameter
+from rung.adopt.host_launches import BLOCK, TENSORS_SIZE, Written, over, parses, variable
 from rung.errors import RungError, Unjudged
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
