@@ -422,16 +422,17 @@ def _multiples(attempt: _Attempt, tile: int) -> list[str]:
             continue  # another size says it
         steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
-        step = next((n for n in steps if right({**whole, dim: tile * 2 + n}, dim)), 0)
+        base = whole | dict.fromkeys(batch, 1) if product else whole  # the product of them is what varies
+        step = next((n for n in steps if right({**base, dim: tile * 2 + n}, dim)), 0)
         if not step:  # wrong at every other size, so also at three tiles
-            if not all(right({**whole, dim: tile * n}, dim) for n in (1, 2, 4)) or right({**whole, dim: tile * 6}, dim):
+            if not all(right({**base, dim: tile * n}, dim) for n in (1, 2, 4)) or right({**base, dim: tile * 6}, dim):
                 return []
             powers.append(f"next_pow2({dim}) == {dim}")
             continue
         needs[rows if product else dim] = step
-        off = [whole | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
+        off = [base | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
         if step > 1 and any(completed(dims) is not None and right(dims, dim) for dims in off):
             return []
-        if not right({**whole, dim: tile + step}, dim):
+        if not right({**base, dim: tile + step}, dim):
             return []
     return [*(f"{size} % {step} == 0" for size, step in needs.items() if step > 1), *powers]
