@@ -422,7 +422,7 @@ def _multiples(attempt: _Attempt, tile: int) -> list[str]:
             continue  # another size says it
         steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
-        base = whole | dict.fromkeys(batch, 1) if product else whole  # the product of them is what varies
+        base = whole | dict.fromkeys(batch, 1) if dim in names_in(rows) else whole  # two batches have half the rows
         step = next((n for n in steps if right({**base, dim: tile * 2 + n}, dim)), 0)
         if not step:  # wrong at every other size, so also at three tiles
             if not all(right({**base, dim: tile * n}, dim) for n in (1, 2, 4)) or right({**base, dim: tile * 6}, dim):
