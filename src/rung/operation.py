@@ -46,7 +46,8 @@ class Operand:
     of the call's other outputs and of the reference's (an argmax would otherwise depend on rounding of its input). A
     parameter of the model is `constant`: a kernel may read it before the kernel ahead of it has ended; with a `neutral`
     number everywhere it changes nothing, so that a kernel may be without it. `aliases` are
-    its names in files that were not written for rung, best first, where rungs/words.py has none.
+    its names in files that were not written for rung, best first, where rungs/words.py has none. One that is `alike`
+    holds the number that `make` gives everywhere, in each case.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Operand:
     constant: bool = False
     neutral: float | None = None
     aliases: tuple[str, ...] = ()
+    alike: bool = False
 
     @property
     def written(self) -> bool:
@@ -207,13 +209,8 @@ class Operation:
         """The operation whose named operands hold one number everywhere, this one or any: for rungs that take a number
         in place of an operand, or not even that."""
         alike = {o.name: functools.partial(_alike, o, given[o.name]) for o in self.operands if o.name in given}
-        if not alike:
-            return self
-        operands = (replace(o, make=alike[o.name]) if o.name in alike else o for o in self.operands)
-        changes = {name: functools.partial(_alike_again, made) for name, made in alike.items()}
-        cases = tuple(replace(case, change={**case.change, **changes}) for case in self.cases)
-        edges = {edge: {n: change for n, change in of.items() if n not in alike} for edge, of in self.edges.items()}
-        return replace(self, operands=tuple(operands), cases=cases, edges=edges)
+        operands = (replace(o, make=alike[o.name], alike=True) if o.name in alike else o for o in self.operands)
+        return replace(self, operands=tuple(operands)) if alike else self
 
     def replaced(self, binds: Container[str]) -> set[str | None]:
         """Outputs in whose place a rung that binds these operands writes a copy."""
@@ -301,10 +298,12 @@ class Operation:
                 assert operand.view is not None
                 tensor[...] = operand.view(tensors[operand.copy_of], values)
             elif operand.role != "out":
+                size, changes = (1.0, {}) if operand.alike else (magnitude, change or {})
                 with quiet():
-                    random = (operand, values, seed * 1009 + index, magnitude, maker)
-                    made = moved(from_draw[operand.name] if from_draw else _random(*random), tensor)
-                    tensor[...] = change[operand.name](made, values) if change and operand.name in change else made
+                    drawn = from_draw and not operand.alike
+                    random = (operand, values, seed * 1009 + index, size, maker)
+                    made = moved(from_draw[operand.name] if drawn else _random(*random), tensor)
+                    tensor[...] = changes[operand.name](made, values) if operand.name in changes else made
             tensors[operand.name] = tensor
         return tensors
 
@@ -334,10 +333,6 @@ def _alike(operand: Operand, number: float | None, values: Values, _: object = N
         sizes = sum(int(value * (2 * i + 3)) for i, value in enumerate(values.values()))
         number = ((len(operand.name) * 7 + sizes * 5) % 37 - 18 + 0.5) / 8
     return np.full(operand.size(values), number, np.float32)
-
-
-def _alike_again(made: Callable[[Values], Array], x: Array, values: Mapping[str, Number]) -> Array:
-    return moved(made(dict(values)), x)
 
 
 def _random(operand: Operand, values: Values, seed: int, magnitude: float, device: str) -> Array:

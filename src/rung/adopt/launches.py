@@ -192,8 +192,9 @@ def _multiples(
         lanes = re.search(r"[a-z]([248])$", p.ctype) if p.pointer else None
         if lanes and (shape := of.operand(str(bind[p.name])).shape):
             found.append(f"{product([str(shape[-1])])} % {lanes[1]} == 0")
-    grid = three(launch.grid, launch.scope | sizes_of(parameters, bind), {*of.dims, *of.derived}) or []
-    for node in itertools.chain.from_iterable(ast.walk(ast.parse(size, mode="eval")) for size in grid):
+    scope, known = launch.scope | sizes_of(parameters, bind), {*of.dims, *of.derived}
+    sides = [size for text in (launch.grid, launch.block) for size in three(text, scope, known) or []]
+    for node in itertools.chain.from_iterable(ast.walk(ast.parse(size, mode="eval")) for size in sides):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and isinstance(node.right, ast.Constant):
             left, by = ast.unparse(node.left), ast.unparse(node.right)  # divided without rounding up
             row = not any(left.endswith(need.partition(" % ")[0]) and f" % {by} " in need for need in found)
