@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 from gpuless.base.errors import UserError
-from rung.precision import only_this_thread
+from rung.lazy import only_this_thread
 
 BEGUN = "begun"  # what a process sends before an item's result
 Item = TypeVar("Item")

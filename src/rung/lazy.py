@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -60,3 +61,9 @@ def _retain_context() -> None:
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if library.cuInit(0) == 0 and library.cuDeviceGet(ctypes.byref(device), 0) == 0:
         library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def only_this_thread() -> None:
+    """In a copy of a process, which has no other threads: torch would wait for them."""
+    if sys.modules.get("torch"):
+        torch.set_num_threads(1)

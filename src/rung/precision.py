@@ -32,12 +32,6 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-def only_this_thread() -> None:
-    """In a copy of a process, which has no other threads: torch would wait for them."""
-    if sys.modules.get("torch"):
-        torch.set_num_threads(1)
-
-
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
     """Inside the block torch's operations use this many threads, if torch was imported before."""

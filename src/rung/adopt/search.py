@@ -26,8 +26,8 @@ from rung.check.runner import PACE, Binding, LocalRunner
 from rung.check.trial import Trials
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
+from rung.lazy import only_this_thread
 from rung.operation import Case, Operation, Values
-from rung.precision import only_this_thread
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
 from rung.rungs.learned import LearnedCall

@@ -46,9 +46,8 @@ from rung.check.trial import WRONG, Trials
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, EmulatorFault, OutOfTime, RungError, first_line
-from rung.lazy import has_gpu, torch
+from rung.lazy import has_gpu, only_this_thread, torch
 from rung.operation import Case, Values
-from rung.precision import only_this_thread
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
 from rung.rungs.cuda import CudaRung

@@ -29,7 +29,7 @@ def counted(rung: Rung, dtype: str, goals: Sequence[str]) -> Remarks:
 
     def work() -> int:
         from gpuless.counts.counters_explained import judge_goals, remark
-        from rung.precision import only_this_thread
+        from rung.lazy import only_this_thread
         from rung.profile import emulated
         from rung.rungs.subjects import subject_of
 
