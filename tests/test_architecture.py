@@ -32,7 +32,8 @@ ORDER = (
     ("dtypes", "precision", "inputs"),
     ("lines",),
     ("plugins",),
-    ("arrays", "errors", "lazy", "progress", "apart"),
+    ("apart",),
+    ("arrays", "errors", "lazy", "progress"),
 )
 _MODULE = re.compile(r"rung(\.[a-z_]+)+")
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}

@@ -86,9 +86,9 @@ def test_cuda_kernels_are_judged_counted_and_drawn_where_torch_is_not_installed(
     assert done.stderr.splitlines()[-1].endswith(" 0"), done.stderr
 
 
-@pytest.mark.parametrize("words", [["generate", "a"], ["bench", "relu/1"]], ids=" ".join)
-def test_where_torch_is_not_installed_a_verb_that_needs_it_says_so(words: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True, timeout=60)
+def test_where_torch_is_not_installed_a_verb_that_needs_it_says_so() -> None:
+    words = [sys.executable, "-c", WITHOUT, "bench", "relu/1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert "pip install 'rung[models]'" in done.stderr and done.stderr.splitlines()[-1].endswith(" 2"), done.stderr
 
 
