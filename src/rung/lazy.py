@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["F", "begin_context", "compiled", "driver", "has_gpu", "torch"]
+__all__ = ["F", "begin_context", "compiled", "driver", "has_gpu", "only_this_thread", "torch"]
 
 
 class _Lazy(ModuleType):

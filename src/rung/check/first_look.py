@@ -7,14 +7,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.check.report import OF_THE_KERNEL, RAISED, Report, Verdict, admitted_by, right_where
+from rung.check.report import OF_THE_KERNEL, REFUSES, Report, Verdict, admitted_by, right_where
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung
 from rung.rungs.learned import LearnedCall
-
-REFUSALS = ("AssertionError", "ValueError", "NotImplementedError")  # by which code says that it takes no such call
 
 
 def first_look(rung: Rung, dtypes: Sequence[str], archs: Sequence[str]) -> Report | None:
@@ -81,7 +79,7 @@ def doubted(report: Report, rung: Rung) -> Report:
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
     if needs := report.failure.get("needs"):
         return replace(report, verdict="not judged", reason=f"{right_where(needs, report.place)} Else: {report.reason}")
-    if report.cause == RAISED and not report.cases and report.reason.startswith(REFUSALS):
+    if report.cause == REFUSES and not report.cases:
         told = f"{report.reason.rstrip('.')} (the file itself refuses the call that rung found)"
         return replace(report, verdict="not judged", reason=told)
     if report.failure.get("unconfirmed"):

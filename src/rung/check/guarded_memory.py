@@ -160,7 +160,8 @@ class GuardedStorage:
 
     def touched(self, names: Sequence[str], before: Array) -> str | None:
         """The tensor whose bands were written to, or that differs from the snapshot."""
-        if not any(bool(flag) for flag in self.changed(names, before)):
+        flags = self.changed(names, before)  # in one query of a GPU
+        if not flags or not namespace(flags[0]).stack(flags).any():
             return None
         bands = self._bands()
         if self._painted is not None:

@@ -31,6 +31,7 @@ from rung.check.report import (
     OF_THE_KERNEL,
     QUICK,
     RAISED,
+    REFUSES,
     SHARE_REFUSED,
     TIME,
     CheckRequest,
@@ -256,7 +257,7 @@ def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
         report.verdict = "skipped"
     if isinstance(failure, CompileError) and failure.missing:
         report.verdict = "not judged"
-    if failure.kind in WRONG or (failure.kind in (CompileError.kind, RAISED) and procedure.ran):
+    if failure.kind in WRONG or (failure.kind in (CompileError.kind, RAISED, REFUSES) and procedure.ran):
         procedure.advise()
     report.failure = report.failure or procedure.trials.last_call()
     if procedure.rung.header.adopted == "trial" and failure.kind not in OF_THE_KERNEL and not procedure.confirmed():

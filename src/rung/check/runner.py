@@ -21,7 +21,7 @@ from gpuless.counts import coverage
 from rung.arrays import Array, bits_of, copy_of, dtype_of, put
 from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
 from rung.check.operands import Operands
-from rung.check.report import RAISED, Failure
+from rung.check.report import RAISED, REFUSES, Failure
 from rung.cuda import triton
 from rung.cuda.triton_driver import Tuned
 from rung.dtypes import Dtype, element_name
@@ -406,7 +406,8 @@ def of_the_rung(file: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         own = traceback.extract_tb(error.__traceback__)[-1].filename == file
-        raise Failure(first_line(f"{type(error).__name__}: {error}"), RAISED if own else "") from error
+        kind = REFUSES if isinstance(error, AssertionError | ValueError | NotImplementedError) else RAISED
+        raise Failure(first_line(f"{type(error).__name__}: {error}"), kind if own else "") from error
 
 
 @contextmanager

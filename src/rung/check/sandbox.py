@@ -23,7 +23,7 @@ from rung.arrays import Array, address_of, kind_of
 from rung.check.child import spare, taken
 from rung.check.guarded_memory import GuardedStorage, Placement, mapped
 from rung.check.operands import Operands
-from rung.check.report import RAISED, SLOW, Failure, Verdict
+from rung.check.report import RAISED, REFUSES, SLOW, Failure, Verdict
 from rung.check.runner import PACE, STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
 from rung.cuda.triton_driver import Tuned
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
@@ -164,7 +164,7 @@ class Sandbox(LocalRunner):
                 raise TooLarge(text)
             if kind == CompileError.kind:
                 raise CompileError(text, str(answer.get("missing", ""))[:200], place)
-            raise Failure(text, kind or "") if kind in (None, "", RAISED) else RungError(text)
+            raise Failure(text, kind or "") if kind in (None, "", RAISED, REFUSES) else RungError(text)
         return answer
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from gpuless.counts.coverage import Place
 from rung.arrays import namespace
-from rung.check.report import RAISED, SLOW, THOROUGH, Effort, Failure
+from rung.check.report import RAISED, REFUSES, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, Probe
 from rung.check.trial import SEEDS, Ran, Trial, Trials
 from rung.errors import CompileError, EmulatorFault, TooLarge
@@ -224,7 +224,7 @@ class Shapes:
         try:
             trial.once(self.trials.next_order())
         except (Failure, EmulatorFault, TooLarge, CompileError) as failure:
-            if failure.kind in (RAISED, TooLarge.kind, CompileError.kind):
+            if failure.kind in (RAISED, REFUSES, TooLarge.kind, CompileError.kind):
                 self.raised.append(f"{trial.report.case} ({failure})")
             elif failure.kind == SLOW:
                 self.spent += TOO_SLOW

@@ -438,7 +438,7 @@ def _differ(one: Array, other: Array) -> Array:
 
 def _differing(one: Array, other: Array) -> Array:
     """Where their bits differ."""
-    kind = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}[one.itemsize]
+    kind = f"uint{8 * one.itemsize}"
     return bits_of(one, kind) != bits_of(other, kind)
 
 
