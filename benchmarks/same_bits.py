@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import gpuless
-from rung.arrays import to_torch
+from rung.arrays import dtype_of
 from rung.check.operands import Operands
 from rung.dtypes import DTYPES
 from rung.results import machine, store
@@ -74,14 +74,15 @@ def compared(name: str, dtype: str) -> Row | None:
     bound = [o for o in operation.operands if o.name in rung.binds or o.role == "out"]
     names = list(dict.fromkeys([*(o.view_of for o in bound if o.view_of), *(o.name for o in bound)]))
     try:
-        here = Operands(operation, values, of, names, SEED, device="cpu", case=case).tensors
-        there = {n: to_torch(t).cuda() for n, t in here.items()}
+        make = lambda _, shape, kind: torch.empty(shape, dtype=dtype_of(kind, torch))  # noqa: E731
+        here = Operands(operation, values, of, names, SEED, device="cpu", empty=make, case=case).tensors
+        there = {n: t.cuda() for n, t in here.items()}
         rung.prepare(there, values, of, device="cuda").run()
         torch.cuda.synchronize()
         with emulated_multiprocessors(count), gpuless.under(check_races=False):
             rung.prepare(here, values, of, device="emulator").run()
         outputs = [o.name for o in operation.operands if o.role == "out" and o.name in here]
-        found = {name: apart(to_torch(here[name]), there[name].cpu()) for name in outputs}
+        found = {name: apart(here[name], there[name].cpu()) for name in outputs}
     except Exception as problem:
         return replace(row, verdict="failed", reason=f"{type(problem).__name__}: {problem}"[:300])
     metrics = {key: float(sum(one[key] for one in found.values())) for key in ("elements", "differ")}
