@@ -10,6 +10,8 @@ from emulation import needs_compiler
 from rung import adopt
 from rung.adopt import host_calls, launches
 from rung.adopt.host_launches import in_a_row, launches_in
+from rung.check.first_look import first_look
+from rung.check.report import NEVER
 from rung.errors import Unjudged
 from rung.rungs import catalogue
 from rung.rungs.python import PythonRung
@@ -100,6 +102,18 @@ def test_a_formula_with_one_added_to_the_weights_is_named(tmp_path: Path) -> Non
     (rung,) = adopt.rungs_in_file(of, path)
     assert rung.doubts and rung.learned and rung.learned.failure["kind"] == "like"
     assert "1 + weight" in rung.learned.failure["pattern"]
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_what_the_files_own_launch_leaves_out_was_never_written(tmp_path: Path) -> None:
+    text = "__global__ void add(const float* a, const float* b, float* out, int N)\n{\n"
+    text += "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < N) out[i] = a[i] + b[i];\n}\n"
+    text += "void solve(const float* a, const float* b, float* out, int N) { add<<<(N + 255) / 256, 256>>>(a, b, out, N / 4); }\n"
+    path, of = _file(tmp_path / "residual.cu", text), catalogue.operation("residual")
+    (rung,) = adopt.rungs_in_file(of, path)
+    report = first_look(rung, (), ())
+    assert report and report.verdict == "not judged" and NEVER in report.reason
 
 
 TRITON = """

@@ -257,7 +257,7 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
         return _scalars(of, p)[:1] or ([_NEUTRAL[lower]] if lower in _NEUTRAL else [*of.scalars])
     options: list[str | float] = []
     given = over(argument, launch.scope, known) if argument else None
-    if given and _OF_ONE_CALL.search(given):
+    if given and _OF_ONE_CALL.search(given) and not re.search(r"//|\bceil_div\b", given):  # not rounded up
         given = None
     elif given is None and (calculated := _calculated(of, p, launch, scalars)):
         return calculated
