@@ -178,11 +178,11 @@ def _lines(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _of_function(
     of: Operation, path: Path, name: str, function: HostFunction, tables: Sequence[Mapping[str, Any]],
-    budget: Budget,
+    budget: Budget, share: float = 1.0,
 ) -> LearnedCall:  # fmt: skip
     with suppress(RungError):
         HostFunctionRung(of, path, tables[0]).compile()  # once, for the processes of all trials; it is not their time
-    found = budget.search(of, path, "host", tables, own=True)
+    found = budget.search(of, path, "host", tables, own=True, share=share)
     table, doubts = _concluded(tables, found, "needs", name)
     given = found.fault, found.failure, found.error, True
     return LearnedCall(name, "host", host_calls.kernels_of(function), table, doubts, *given)
@@ -278,7 +278,8 @@ class _Kernels:
             if tables := list(itertools.islice(proposals, host_calls.MOST)):
                 self.budget = self.budget or _budget()
                 self.budget.left = max(self.budget.left, OF_FUNCTION)
-                return _of_function(self.of, self.path, name, function, tables, self.budget)
+                share = len(host_calls.kernels_of(function)) / max(1, len(kernels_in(self.source)))
+                return _of_function(self.of, self.path, name, function, tables, self.budget, min(1.0, share))
         return None
 
     def _of_kernel(

@@ -25,7 +25,7 @@ from rung.check.report import OF_THE_KERNEL, CheckRequest, Failure, Report
 from rung.check.runner import PACE, Binding, LocalRunner
 from rung.check.trial import Trials
 from rung.dtypes import dtype as dtype_named
-from rung.errors import EmulatorFault, RungError
+from rung.errors import EmulatorFault, RungError, first_line
 from rung.lazy import only_this_thread
 from rung.operation import Case, Operation, Values
 from rung.rungs import catalogue
@@ -231,7 +231,9 @@ class Search:
                     break
             except _Spent:
                 break
-            except Exception:  # a RungError, or one of the file's own Python; a compiler's, of another kernel
+            except Exception as error:  # a RungError, or one of the file's own Python; a compiler's, of another kernel
+                if attempt is not None and isinstance(error, RungError):
+                    attempt.error = attempt.error or first_line(str(error))
                 continue
             finally:
                 if attempt is not None:

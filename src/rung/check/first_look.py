@@ -42,7 +42,7 @@ def _computed(known: LearnedCall) -> str:
     call = "the file's own launch" if known.own else known.guess or "the likeliest call"
     dims = " ".join(f"{n}={v}" for n, v in failure.get("dims", {}).items())
     if not failure.get("pairs") or NEVER in known.error:
-        return f"with {call}, at {dims}: {known.error.rstrip('.')}; "
+        return f"with {call}{f', at {dims}' if dims else ''}: {known.error.rstrip('.')}; "
     pair = failure["pairs"][0]
     at, got = ", ".join(map(str, pair["index"])), "never written" if pair["got"] is None else f"{pair['got']:.6g}"
     pattern = f" ({failure['pattern'].rstrip('.')})" if failure.get("pattern") else ""
