@@ -87,6 +87,9 @@ def binds(
         sized = _sized(of, launch, targets)
         scalars = [p for p in asked if p.name not in targets]
         choices = [_values(of, p, sized, scalars) for p in scalars]
+        for p, options in zip(scalars, choices, strict=True):  # a number of elements multiplies nothing
+            if not re.search(rf"\*\s*{p.name}\b|\b{p.name}\s*\*", body):
+                options[:] = [one for one in options if "sqrt(" not in str(one)]
         if None in choices or [] in choices:
             p = next(p for p, options in zip(scalars, choices, strict=True) if not options)
             raise Unjudged(
