@@ -40,7 +40,7 @@ PASSED = "More than 100 %: the limit is a copy's rate, which a kernel passes tha
 
 
 def _caption(found: Figures, ladder: Ladder) -> str:
-    machine, limits = found.machine, found.limits
+    machine, limits = max((f.row for f in ladder.found.values()), key=lambda r: r.time).machine, found.limits
     rates = ", ".join(f"{limits.flops[d] / 1e12:.0f} TFLOP/s in {d}" for d in ladder.dtypes() if d in limits.flops)
     return (
         f"Cold times on an {found.gpu} (driver {machine.get('driver')}, CUDA {machine.get('cuda')}, "

@@ -54,6 +54,7 @@ class Row(NamedTuple):
     cluster: int = 1
 
 
+PROXY = 'ASM("fence.proxy.async;" ::)'
 SPIN = "while (atomicAdd(g, 0) == 0) ;"
 ROWS = [
     # Lanes of one warp.
@@ -137,6 +138,28 @@ ROWS = [
         ("mb_wait(&b, 0)",), (("",), ("if (T == 0) mb_wait(&b, 0)",))),
     Row("bulk_ring_of_one_warp", "__shared__ alignas(128) U s[32]; __shared__ unsigned long long b, e; if (T == 0) mb_init(&b, 1), mb_init(&e, 32); __syncthreads(); for (int i = 0; i < 2; i++) { if (T == 0) { $0; mb_expect(&b, 128); bulk_in(s, g + i * 32, 128, &b); } mb_wait(&b, i); g[128 + i * 32 + T] = s[31 - T]; $1; }",
         ("if (i) mb_wait(&e, 0)", "mb_arrive(&e)"), (("", "mb_arrive(&e)"),)),
+    # Its writes, too, are ordered behind generic writes by a proxy fence, of the writers or of who begins the copy;
+    # behind generic reads by what orders the reads.
+    Row("bulk_copy_over_stores", "__shared__ alignas(128) U s[64]; __shared__ unsigned long long b; if (T == 0) mb_init(&b, 1); s[T] = T; $0; __syncthreads(); if (T == 0) { $1; mb_expect(&b, 256); bulk_in(s, g, 256, &b); } mb_wait(&b, 0); g[64 + T] = s[T];",
+        (PROXY, ""), (("", ""), ("__threadfence()", "")), block=64),
+    Row("bulk_copy_behind_a_fence_of_its_own", "__shared__ alignas(128) U s[64]; __shared__ unsigned long long b; if (T == 0) mb_init(&b, 1); s[T] = T; __syncthreads(); if (T == $) { " + PROXY + "; } if (T == 0) { mb_expect(&b, 256); bulk_in(s, g, 256, &b); } mb_wait(&b, 0); g[64 + T] = s[T];",
+        ("0",), (("1",),), block=64),
+    Row("bulk_copy_over_copies_of_lanes", '__shared__ alignas(128) U s[32]; __shared__ unsigned long long b; if (T == 0) mb_init(&b, 1); copy_lane(s + T, g + T); ASM("cp.async.wait_all;" ::); $; __syncthreads(); if (T == 0) { mb_expect(&b, 128); bulk_in(s, g, 128, &b); } mb_wait(&b, 0); g[64 + T] = s[T];',
+        (PROXY,), (("",),)),
+    Row("bulk_copy_updated_in_place", "__shared__ alignas(128) U s[64]; __shared__ unsigned long long b; if (T == 0) mb_init(&b, 1); __syncthreads(); for (int i = 0; i < 2; i++) { if (T == 0) { mb_expect(&b, 256); bulk_in(s, g + i * 64, 256, &b); } mb_wait(&b, i); s[T] += T; $; __syncthreads(); g[256 + i * 64 + T] = s[63 - T]; __syncthreads(); }",
+        (PROXY,), (("",),), block=64),
+    Row("bulk_copy_into_a_stored_tile", '__shared__ alignas(128) U s[64]; __shared__ unsigned long long b; if (T == 0) mb_init(&b, 1); s[T] = T; ' + PROXY + '; __syncthreads(); if (T == 0) { bulk_out(g, s, 256); ASM("cp.async.bulk.commit_group;" ::); $; mb_expect(&b, 256); bulk_in(s, g + 128, 256, &b); } mb_wait(&b, 0); g[64 + T] = s[T];',
+        ('ASM("cp.async.bulk.wait_group 0;" ::)',), (("",),), block=64),
+    Row("bulk_copy_behind_reads", "__shared__ alignas(128) U s[64]; __shared__ unsigned long long b; if (T == 0) mb_init(&b, 1); __syncthreads(); for (int i = 0; i < 3; i++) { if (T == 0) { mb_expect(&b, 256); bulk_in(s, g + i * 64, 256, &b); } mb_wait(&b, i & 1); g[256 + i * 64 + T] = s[63 - T]; $; }",
+        ("__syncthreads()",), (("",), ("__syncwarp()",)), block=64),
+    Row("bulk_ring_of_two_warps", "__shared__ alignas(128) U s[2][32]; __shared__ unsigned long long full[2], empty[2]; if (T == 0) for (int k = 0; k < 2; k++) mb_init(full + k, 1), mb_init(empty + k, 32); __syncthreads(); if (T == 32) for (int i = 0; i < 5; i++) { $0; mb_expect(full + i % 2, 128); bulk_in(s[i % 2], g + i * 32, 128, full + i % 2); } if (T < 32) for (int i = 0; i < 5; i++) { mb_wait(full + i % 2, i / 2 & 1); U v = s[i % 2][31 - T]; $1; g[256 + i * 32 + T] = v; }",
+        ("if (i > 1) mb_wait(empty + i % 2, i / 2 - 1 & 1)", "mb_arrive(empty + i % 2)"), (("if (i > 1) mb_wait(empty + i % 2, i / 2 - 1 & 1)", "mb_arrive(empty + i % 2); v += s[i % 2][T]"),), block=64),
+    Row("bulk_ring_that_is_updated", "__shared__ alignas(128) U s[32]; __shared__ unsigned long long full, empty; if (T == 0) mb_init(&full, 1), mb_init(&empty, 32); __syncthreads(); if (T == 32) for (int i = 0; i < 3; i++) { if (i) mb_wait(&empty, i - 1 & 1); mb_expect(&full, 128); bulk_in(s, g + i * 32, 128, &full); } if (T < 32) for (int i = 0; i < 3; i++) { mb_wait(&full, i & 1); s[T] += T; $; mb_arrive(&empty); }",
+        (PROXY,), (("",),), block=64),
+    Row("bulk_addition_over_stores", '__shared__ alignas(128) U s[32]; s[T] = T; g[T] = T; $; __syncwarp(); if (T == 0) { bulk_add(g, s, 128); ASM("cp.async.bulk.commit_group;" ::); ASM("cp.async.bulk.wait_group 0;" ::); }',
+        (PROXY,), (('ASM("fence.proxy.async.shared::cta;" ::)',), ("",))),
+    Row("stores_signal_over_stores", '__shared__ alignas(16) U s[4]; __shared__ unsigned long long b; if (T == 0) { mb_init(&b, 1); mb_expect(&b, 4); s[0] = 1; } $; if (B == 1 && T == 0) ASM("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" :: "r"(remote(s, 0)), "r"(7), "r"(remote(&b, 0))); if (B == 0) { mb_wait(&b, 0); g[T] = s[0]; } cg::this_cluster().sync();',
+        ("cg::this_cluster().sync()",), (("__syncthreads()",),), grid=2, cluster=2),
     Row("copies_of_lanes", '__shared__ alignas(16) U s[64]; ASM("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at(s + T)), "l"(g + T)); ASM("cp.async.commit_group;" ::); $0; $1; g[128 + T] = s[63 - T];',
         ('ASM("cp.async.wait_group 0;" ::)', "__syncthreads()"), (("", "__syncthreads()"), ('ASM("cp.async.wait_group 0;" ::)', "__syncwarp()"), ('ASM("cp.async.wait_group 1;" ::)', "__syncthreads()")), block=64),
     Row("copies_of_a_warp", '__shared__ alignas(16) U s[32]; copy_lane(s + T, g + T); $0 ASM("cp.async.wait_all;" ::); $1; g[128 + T] = s[31 - T];',

@@ -182,3 +182,41 @@ def test_atomics_and_blocks_of_a_program_as_a_profiler_measures_them(
     assert total["clocks"] == pytest.approx(60_000, rel=0.1)  # 3.48 clocks each, and the launch
     assert apart["clocks"] < 0.1 * histogram["clocks"] and apart["atomic_clocks"] < 0.1 * apart["clocks"]
     assert swap["not_modelled"] and not histogram["not_modelled"]
+
+
+CONSTANTS = """
+#include <vector>
+__constant__ unsigned char table[256];
+template <unsigned long MASK> __global__ void look_up(const unsigned long* x, int* out)
+{
+    const unsigned long v = x[blockIdx.x * 256 + threadIdx.x] & MASK;
+    int sum = 0;
+    for (int i = 0; i < 8; i++) sum += table[v >> 8 * i & 255];
+    out[blockIdx.x * 256 + threadIdx.x] = sum;
+}
+int main()
+{
+    const int n = 1 << 20;
+    std::vector<unsigned long> values(n);
+    unsigned long drawn = 9, *x;
+    for (unsigned long& one : values)
+        drawn = drawn * 6364136223846793005ul + 1442695040888963407ul, one = drawn ^ drawn >> 29;
+    int* out;
+    cudaMalloc(&x, n * 8), cudaMalloc(&out, n * 4), cudaMemcpy(x, values.data(), n * 8, cudaMemcpyHostToDevice);
+    look_up<0x0101010101010101><<<n / 256, 256>>>(x, out);  // of one word
+    look_up<0x0707070707070707><<<n / 256, 256>>>(x, out);  // of two
+    look_up<0x7fffffff7fffffff><<<n / 256, 256>>>(x, out);
+    cudaDeviceSynchronize();
+}
+"""
+
+
+def test_a_load_of_constants_takes_longer_the_more_words_its_lanes_ask_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "constants.cu"
+    file.write_text(CONSTANTS)
+    (found,) = predicted(capsys, str(file), "--cold")
+    one, two, many = (launch["clocks"] for launch in found["launches"])
+    assert one <= two < 1.3 * one
+    assert many == pytest.approx(130_317, rel=0.2)  # of a program with the same loads, measured on an H200

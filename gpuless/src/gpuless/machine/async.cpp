@@ -505,12 +505,12 @@ void deliver(Warp& warp, const Op& op, std::vector<Piece>& pieces, const uint8_t
         pieces.push_back({(to & 0xffffff) - launch.reserved_shared, bytes, true, true, swizzle});
         const uint32_t signalled = mask ? (at_barrier & 0xffffff) | rank << 24 : at_barrier;
         BytesBarrier& b = barrier_at(warp, block_of(warp, signalled), signalled);
-        look_as_barrier(warp, op, b, start & 0xffffff, bytes, &block_of(warp, start), true, 0, strength_of(how));
+        look_as_barrier(warp, op, b, start & 0xffffff, bytes, &block_of(warp, start), true, true, 0, strength_of(how));
         if (rank == (mask ? unsigned(__builtin_ctz(mask)) : to >> 24))
             for (const Piece& piece : pieces) {
                 const uint64_t skipped = piece.shared ? launch.reserved_shared : 0;
                 Block* const from = piece.shared ? warp.block : nullptr;
-                if (!piece.store) look_as_barrier(warp, op, b, piece.at + skipped, piece.bytes, from, false);
+                if (!piece.store) look_as_barrier(warp, op, b, piece.at + skipped, piece.bytes, from, false, true);
             }
         b.bytes -= bytes;
         finish_phase(warp, b);
@@ -776,7 +776,7 @@ void store_and_signal(Warp& warp, const Op& op, uint32_t lanes)
             reduce(how, type, target, reinterpret_cast<const uint8_t*>(words), bytes);
         to[l] = (at & 0xffffff) - launch.reserved_shared;
         BytesBarrier& b = barrier_at(warp, block_of(warp, at_barrier), at_barrier);
-        look_as_barrier(warp, op, b, at & 0xffffff, bytes, &block_of(warp, at), true, l, strength_of(how));
+        look_as_barrier(warp, op, b, at & 0xffffff, bytes, &block_of(warp, at), true, false, l, strength_of(how));
         b.bytes -= bytes;
         if (warp.recorded) record_bytes(warp, Bytes::COMPLETES, at_barrier, bytes);
         finish_phase(warp, b);

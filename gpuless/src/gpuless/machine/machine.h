@@ -401,6 +401,7 @@ void begin_record_of(Warp& warp);
 void record(Warp& warp, const Op& op, bool active);
 void forget_last(Warp& warp);  // it gave way, and comes again
 void record_request(const Warp& warp, const Op& op, uint32_t lanes, const uint64_t* at, const Cost& cost);
+void record_constants(const Warp& warp, uint32_t lanes, const uint64_t* at);
 void record_again(const Warp& warp, uint32_t sectors);  // of the request that was recorded last
 void record_copy(const Warp& warp, const Op& op, const std::vector<Piece>& pieces, uint32_t barrier, bool signals,
                  uint32_t mask);

@@ -981,6 +981,7 @@ void load_constant(Warp& w, const Op& op, uint32_t lanes)
                 fail(w, RUNG_BOUNDS, "byte %lld is beyond the %zu bytes of constant memory", (long long)int64_t(at[l]),
                      bank.size());
         });
+    if (differ && w.recorded) record_constants(w, lanes, at);
     if (differ)
         return each(lanes, [&](unsigned l) {
             const uint64_t v = read(at[l]);

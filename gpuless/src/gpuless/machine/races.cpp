@@ -52,7 +52,7 @@ struct Who
     Order& order;
     uint32_t unit, clock;
     uint16_t index;
-    bool agent, by_proxy;  // of asynchronous work; which sees generic writes after a fence only
+    bool agent, by_proxy;  // of asynchronous work; which is ordered behind generic writes by a proxy fence only
 };
 
 unsigned warps_of(const Block& block) { return unsigned(block.warps.size()); }
@@ -339,8 +339,8 @@ inline void touch(const Who& who, unsigned lane, Cell& cell, uint64_t at, Block*
                      repeats ? "by the same instruction, with another value" : "with no barrier between");
         } else if (!write && who.op.flags & READ_ONLY_CACHE && !shared && last.index < all_warps(*who.w.block))
             race(who, lane, at, shared, write, last, true, "which the cache of constants may not see");
-        else if (!launch.tiles && !write && who.by_proxy && last.index < 2 * all_warps(*who.w.block) &&
-                 last.unit == who.unit && !reaches(who, lane, last, Reach::Proxied))
+        else if (!launch.tiles && who.by_proxy && last.index < 2 * all_warps(*who.w.block) && last.unit == who.unit &&
+                 !reaches(who, lane, last, Reach::Proxied))
             race(who, lane, at, shared, write, last, true, "with no fence.proxy.async between");
     }
     if (!write) {
@@ -773,10 +773,10 @@ void look_at_end(Warp& w, const Op& op)
 }
 
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared,
-                     bool write, unsigned lane, unsigned strong)
+                     bool write, bool by_proxy, unsigned lane, unsigned strong)
 {
     if (!launch.races) return;
-    look_as_index(w, op, b.agent, b.phase + 1, true, at, bytes, shared, write, lane, strong);
+    look_as_index(w, op, b.agent, b.phase + 1, by_proxy, at, bytes, shared, write, lane, strong);
     // The block may not end before somebody there knows that the copy has arrived.
     if (!shared || (write && shared == w.block)) return;
     const Access& last =

@@ -93,7 +93,7 @@ void look_at_pattern(Warp& w, const Op& op, const Pattern& pattern, uint64_t fir
 void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Block* shared, bool write,
              unsigned lane = 0, unsigned strong = 0);
 void look_as_barrier(Warp& w, const Op& op, const BytesBarrier& b, uint64_t at, unsigned bytes, Block* shared,
-                     bool write, unsigned lane = 0, unsigned strong = 0);
+                     bool write, bool by_proxy, unsigned lane = 0, unsigned strong = 0);
 // Another block of the cluster touches a block's shared memory.
 void look_at_visit(Warp& w, const Op& op, uint32_t lanes, Block& of, bool write);
 void look_at_end(Warp& w, const Op& op);  // of a warp: its copies out of shared memory have read it

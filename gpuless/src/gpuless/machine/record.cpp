@@ -186,6 +186,18 @@ void record_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t*
                         uint32_t(s.sectors.size() - first), first});
 }
 
+void record_constants(const Warp& w, uint32_t lanes, const uint64_t* at)
+{
+    std::array<uint64_t, WARP> words;
+    const auto end = [&] {
+        auto to = words.begin();
+        each(lanes, [&](unsigned l) { *to++ = at[l] / 4; });
+        std::sort(words.begin(), to);
+        return std::unique(words.begin(), to);
+    }();
+    add(w, ConstantAccess{uint32_t(end - words.begin())});
+}
+
 void record_again(const Warp& w, uint32_t sectors)
 { std::get<GlobalAccess>(w.recorded->events.back().first).again = uint16_t(sectors); }
 

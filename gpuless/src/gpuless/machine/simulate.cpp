@@ -117,7 +117,7 @@ class Simulation
 {
 public:
     Simulation(const Program& p, const Constants& constants, uint32_t cluster, double used, double active_)
-        : c(constants), active(active_), arrivals(cluster, 0.0)
+        : c(constants), active(active_), arrivals(cluster, 0.0), constants_free(cluster, 0.0)
     {
         for (const Op& op : p.ops) issues.emplace_back(op, constants);
         for (uint32_t i = 0; i < cluster; i++)
@@ -157,7 +157,8 @@ private:
     const std::vector<std::vector<std::vector<const Stream*>>>* all = nullptr;
     uint64_t wanted = 0, begun = 0, running = 0;
     double active, dispatched = 0;
-    std::vector<double> arrivals;  // when each multiprocessor takes another arrival at a barrier
+    std::vector<double> arrivals,  // when each multiprocessor takes another arrival at a barrier
+        constants_free;            // when its cache of indexed constants takes another word
     size_t first_sample = 0;
     std::unordered_map<uint64_t, unsigned> of_cluster;  // blocks alive
 
@@ -300,6 +301,13 @@ private:
         const double there = memory.access(at.now + c.to_memory, of.passes * at.op.shared_pass);
         if (!at.op.copies) out.done = std::max(out.done, at.op.atomic ? there + c.atomic_latency / 4 : there);
         out.taken = std::max(out.taken, memory.path_free + c.shared_read);
+    }
+
+    void happen(const ConstantAccess& of, const At& at, Outcome& out)
+    {
+        double& free = constants_free[at.m];
+        free = std::max(free, at.now + c.to_memory) + (of.words - 1) * c.constant_word;
+        out.done = std::max(out.done, free + at.op.latency - c.to_memory);
     }
 
     void happen(const GlobalAccess& of, const At& at, Outcome& out)

@@ -27,6 +27,9 @@ struct Control
 struct SharedAccess
 { uint32_t passes; };  // wavefronts; of an atomic, lanes of the busiest bank
 
+struct ConstantAccess  // by addresses that differ
+{ uint32_t words; };
+
 struct GlobalAccess
 {
     enum Use : uint8_t { LOAD, STORE, ATOMIC } use;
@@ -66,8 +69,8 @@ struct GroupAwaited
     uint32_t left;
 };
 
-using Happening =
-    std::variant<SharedAccess, GlobalAccess, BulkCopy, BarrierArrival, MbarrierUse, GroupClosed, GroupAwaited>;
+using Happening = std::variant<SharedAccess, ConstantAccess, GlobalAccess, BulkCopy, BarrierArrival, MbarrierUse,
+                               GroupClosed, GroupAwaited>;
 
 struct Stream  // of a warp
 {
