@@ -932,13 +932,15 @@ def test_the_sides_of_a_dim3_are_numbers_and_n_may_be_the_columns_of_x(tmp_path:
     assert call.table["launch"][0]["grid"] == ["(OC + 16 - 1) // 16", "(B * T + 8 - 1) // 8"]
 
 
-def test_the_side_of_a_square_is_no_number_of_elements(tmp_path: Path) -> None:
+@needs_compiler
+@pytest.mark.parametrize("within", ["i < N * N", "i < N"])
+def test_a_size_may_be_the_side_of_a_square(within: str, tmp_path: Path) -> None:
     text = "__global__ void copy(const float* A, float* B, int N)\n{\n    int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
-    text += "    if (i < N * N) B[i] = A[i];\n}\n"
+    text += f"    if ({within}) B[i] = A[i];\n}}\n"
     text += "void solve(const float* A, float* B, int N) { copy<<<(N * N + 255) / 256, 256>>>(A, B, N); }\n"
-    path = _bare(tmp_path / "copy.cu", text)
-    with pytest.raises(Unjudged):
-        learn("copy", path)
+    call = learn("copy", _bare(tmp_path / "copy.cu", text))
+    square = ["N == int(sqrt(N)) * int(sqrt(N))"] if "N * N" in within else None
+    assert not call.doubts and call.table.get("needs") == square
 
 
 def test_what_a_kernel_stores_to_is_no_input(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from gpuless.compile.source import kernels_in, split
 from rung import progress
 from rung.adopt import host_calls, launches, names, python_calls
 from rung.adopt.host_launches import Written
+from rung.adopt.operands import of_square
 from rung.check.report import wrong_beyond
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError, Unjudged
@@ -30,7 +31,7 @@ from rung.rungs.learned import LearnedCall, LearnedFile
 if TYPE_CHECKING:
     from rung.adopt.search import Budget, Outcome
 
-SECONDS = 7.0  # of all searches of a file that lead to nothing: search.Budget
+SECONDS = 5.5  # of all searches of a file that lead to nothing: search.Budget
 OF_FUNCTION = 2.0  # of them at least, for a host function
 MOST = 48  # proposals for a kernel
 SHOWN = 3  # that are shown, where none is right
@@ -147,7 +148,7 @@ def _concluded(
     if found.table is None:
         why = f"none of the {found.tried} calls that were tried is right"
         if not found.tried:
-            why = "the file's other kernels took all that its searches may cost; --kernel judges it alone"
+            why = f"the file's other kernels took all that its searches may cost; --kernel {name} judges it alone"
         return table, [f"rung does not know how {name} is called: {why}", *_lines(tables)]
     if not found.needs:
         return table, []
@@ -177,11 +178,11 @@ def _lines(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _of_function(
     of: Operation, path: Path, name: str, function: HostFunction, tables: Sequence[Mapping[str, Any]],
-    budget: Budget,
+    budget: Budget, share: float = 1.0,
 ) -> LearnedCall:  # fmt: skip
     with suppress(RungError):
         HostFunctionRung(of, path, tables[0]).compile()  # once, for the processes of all trials; it is not their time
-    found = budget.search(of, path, "host", tables, own=True)
+    found = budget.search(of, path, "host", tables, own=True, share=share)
     table, doubts = _concluded(tables, found, "needs", name)
     given = found.fault, found.failure, found.error, True
     return LearnedCall(name, "host", host_calls.kernels_of(function), table, doubts, *given)
@@ -193,8 +194,10 @@ class _Kernels:
     def __init__(self, of: Operation, source: str, path: Path) -> None:
         self.of, self.source, self.path = of, source, path
         self.budget: Budget | None = None
+        self.share = 1.0  # of what is left of it, that the next kernel's search may cost
         self.calls: list[LearnedCall] = []
         self.others: dict[str, str] = {}
+        self.unsure: list[LearnedCall] = []  # of functions that do it with several kernels, if any does
         self.fitted: dict[str, Values] = {}  # the first case, by `needs`
 
     def learn(self) -> LearnedFile:
@@ -204,18 +207,25 @@ class _Kernels:
         own = self._of_the_operation(self._of_the_file([kernel for kernel in text.proposals if kernel not in done]))
         if text.launched & {*own, *done}:
             for kernel in [kernel for kernel in own if kernel not in text.launched]:
-                self.others[kernel] = f"nothing in the file launches it; --kernel {kernel} judges it"
+                refused = self._refused(next(text.proposals[kernel]))
+                self.others[kernel] = f"nothing in the file launches it; {refused or f'--kernel {kernel} judges it'}"
                 own.remove(kernel)
-        for kernel in own:
+        for n, kernel in enumerate(own):
+            self.share = 1 / (len(own) - n)
             self.calls.append(self._of_kernel(kernel, list(itertools.islice(text.proposals[kernel], MOST)), functions))
-        if (
-            len(self.calls) > 1
-        ):  # a kernel that is not the operation's has no right call, and says nothing of the others
-            parts = {kernel for row in text.in_a_row for kernel in row} - done
-            for call in [call for call in self.calls if call.doubts and not call.fault and parts & {*call.kernels}]:
-                if any(not other.doubts for other in self.calls):
-                    self.calls.remove(call)
-                    self.others[call.name] = call.doubts[0]
+        for function in self.unsure:  # says more than its kernels, if none of them is right by itself
+            own_calls = [call for call in self.calls if {*call.kernels} <= {*function.kernels}]
+            if not any(map(_said, own_calls)):
+                self.calls = [*(call for call in self.calls if call not in own_calls), function]
+                self.others = {kernel: why for kernel, why in self.others.items() if kernel not in function.kernels}
+                done |= {*function.kernels}
+        known = [*catalogue.operations()]
+        parts = {kernel for row in text.in_a_row for kernel in row} - done
+        for call in [call for call in self.calls if not _said(call) and parts & {*call.kernels}]:
+            # It says nothing of the file, unless it is said to be the operation.
+            if any(not other.doubts for other in self.calls) or self.of.name not in names.in_text(call.name, known):
+                self.calls.remove(call)
+                self.others[call.name] = call.doubts[0]
         self.others |= {kernel: _why(error, self.path) for kernel, error in text.failures.items() if kernel not in done}
         if not self.calls:
             raise self._none(text)
@@ -256,8 +266,10 @@ class _Kernels:
         """The kernels of a host function that does it with several, if that is right."""
         for name, function in functions.items():
             if host_calls.kernels_of(function) == row and (call := self._function(name, function)):
-                self.calls.append(call)
-                return row
+                if _said(call):
+                    self.calls.append(call)
+                    return row
+                self.unsure.append(call)
         return []
 
     def _function(self, name: str, function: HostFunction) -> LearnedCall | None:
@@ -266,8 +278,8 @@ class _Kernels:
             if tables := list(itertools.islice(proposals, host_calls.MOST)):
                 self.budget = self.budget or _budget()
                 self.budget.left = max(self.budget.left, OF_FUNCTION)
-                call = _of_function(self.of, self.path, name, function, tables, self.budget)
-                return call if not call.doubts or call.fault else None
+                share = len(host_calls.kernels_of(function)) / max(1, len(kernels_in(self.source)))
+                return _of_function(self.of, self.path, name, function, tables, self.budget, min(1.0, share))
         return None
 
     def _of_kernel(
@@ -285,8 +297,8 @@ class _Kernels:
             doubts = [] if values or not unsaid else [f"{unsaid}, and the usual ones do not compile", *_lines([table])]
             return LearnedCall(kernel, "kernel", (kernel,), table, doubts)
         self.budget = self.budget or _budget()
-        tables = chosen[:1] if first.sure else chosen
-        found = self.budget.search(self.of, self.path, "kernel", tables, own=first.own)
+        tables = [one for one in chosen if one is chosen[0] or of_square(one)] if first.sure else chosen
+        found = self.budget.search(self.of, self.path, "kernel", tables, own=first.own, share=self.share)
         stated = [_launch_of(one.table) for one in every if one.by_sizes]
         guessed = found.faulty and first.by_sizes and _launch_of(found.table or {}) not in stated
         if found.table and not guessed:
@@ -305,7 +317,9 @@ class _Kernels:
 
     def _host_of(self, kernel: str, functions: Mapping[str, HostFunction]) -> LearnedCall | None:
         for name, function in functions.items():
-            if host_calls.kernels_of(function) == [kernel] and (call := self._function(name, function)):
+            if host_calls.kernels_of(function) != [kernel]:
+                continue
+            if (call := self._function(name, function)) and _said(call):
                 return call
         return None
 
@@ -322,6 +336,10 @@ class _Kernels:
 
     def _compiles(self, table: dict[str, Any], *, only_bound: bool = False) -> bool:
         """Whether compilers take the file; torch is not imported. Or only whether the parameters can be bound."""
+        error = self._error_of(table, only_bound=only_bound)
+        return error is None or not (only_bound or isinstance(error, CompileError))  # else it does not suit the file
+
+    def _error_of(self, table: dict[str, Any], *, only_bound: bool = False) -> RungError | None:
         try:
             rung, needs = CudaRung(self.of, self.path, table), str(table.get("needs"))
             values, real = self.of.complete(self.of.cases[0].values), dtype(rung.dtypes[0])
@@ -330,22 +348,32 @@ class _Kernels:
             given = self.fitted[needs], real
             rung.require_bindable(*given) if only_bound else rung.require_compiled(*given, ("sm_90",))
         except RungError as error:
-            return not only_bound and not isinstance(error, CompileError)  # else the proposal does not suit the file
-        return True
+            return error
+        return None
+
+    def _refused(self, one: launches.Proposal) -> str:
+        """What compilers say against a kernel that is not judged; empty if nothing."""
+        error = self._error_of(one.table)
+        return str(error) if isinstance(error, CompileError) else ""
 
     def _none(self, text: launches.OfKernels) -> RungError:
-        if not text.failures:
+        if not (text.failures or text.in_a_row):
             return Unjudged(f"{self.path}: no kernel has the operands of {self.of.name}.")
-        first, *more = text.failures.values()
-        told = str(first)
-        if more:
-            each = [f"\n    {kernel}: {_why(error, self.path)}" for kernel, error in text.failures.items()]
-            told = f"{self.path} has no header, and none of its kernels computes {self.of.name} by itself:"
-            told += "".join(each)
+        why = {kernel: _why(error, self.path) for kernel, error in text.failures.items()}
+        if len(why) == 1 and not text.in_a_row:
+            return Unjudged(str(next(iter(text.failures.values()))))
+        told = f"{self.path} has no header, and none of its kernels computes {self.of.name} by itself:"
+        told += "".join(f"\n    {kernel}: {error}" for kernel, error in why.items())
         if text.in_a_row:
-            row = ", ".join(text.in_a_row[0])
-            told += f"\n    If {row} run one after another, write a header with a [[launch]] for each (docs/header.md)."
+            told += f"\n    {', '.join(text.in_a_row[0])} run one after another: let a function take the operands' "
+            told += f"device pointers and launch them, and `rung check {self.of.name} {self.path} --call FUNCTION` "
+            told += "judges it as a whole; or write a header with a [[launch]] for each (docs/header.md)."
         return Unjudged(told)
+
+
+def _said(call: LearnedCall) -> bool:
+    """Whether the call has a verdict."""
+    return not call.doubts or bool(call.fault)
 
 
 def _why(error: RungError, path: Path) -> str:

@@ -34,11 +34,14 @@ def propose(
     """What a host function's parameters may be, the likeliest first; the first key says whether their names tell it, or
     the user who has given them."""
     unsaid = [p for p in function.parameters if p.name not in (given or {})]
-    for bound, _ in binds(of, function.parameters, Written(call), path, call, given=given):
+    every = list[tuple[int, dict[str, Any]]]()
+    for nth, (bound, _) in enumerate(binds(of, function.parameters, Written(call), path, call, given=given)):
         rows = alone(of, bound)
         known = "text" if told(of, unsaid, Written(call), bound) else "trial"
-        for rules in fixed(of, source, bound):
-            yield {"adopted": known, "call": call, "bind": dict(bound), "needs": [*rules, *rows, *needs]}
+        for n, rules in enumerate(fixed(of, source, bound)):  # sizes are oftener others than scalars are
+            table = {"adopted": known, "call": call, "bind": dict(bound), "needs": [*rules, *rows, *needs]}
+            every.append((nth + 2 * n, table))
+    yield from (table for _, table in sorted(every, key=lambda one: one[0]))
 
 
 def asked(

@@ -57,12 +57,16 @@ class Written:
 
 def in_a_row(source: str, launches: list[Written]) -> bool:
     """Whether kernels of a host function hand each other arrays; alternatives have the same ones."""
-    given: dict[str, set[str]] = {}
+    given: list[tuple[str, set[str], set[str]]] = []  # what it reads only, and all
     for w in launches:
         with suppress(UserError):
-            pairs = zip(kernel_parameters(source, w.kernel, ""), w.arguments, strict=False)
-            given[w.kernel] = {variable(argument) for p, argument in pairs if p.pointer}
-    return any(one & other and one != other for one, other in itertools.combinations(given.values(), 2))
+            pairs = zip(kernel_parameters(source, w.kernel, ""), map(variable, w.arguments), strict=False)
+            arrays = {name: p.const for p, name in pairs if p.pointer}
+            given.append((w.kernel, {name for name, const in arrays.items() if const}, {*arrays}))
+    for (kernel, read, one), (then, taken, other) in itertools.permutations(given, 2):
+        if one & other and one != other and (kernel != then or (one - read) & taken):
+            return True
+    return False
 
 
 def variable(argument: str) -> str:
@@ -147,6 +151,12 @@ def over(text: str, scope: Mapping[str, str], known: set[str], depth: int = 0) -
         return None
 
 
+def over_own(text: str, scope: Mapping[str, str]) -> str | None:
+    """A C++ expression over the names that the host's function is given; None if no header can have it."""
+    names = {name for part in (text, *scope.values()) for name in re.findall(r"[A-Za-z_]\w*", part)}
+    return over(text, scope, names - {*scope})
+
+
 class _Sizes(ast.NodeTransformer):
     """Puts what `scope` says in the place of names, and a header's operators in the place of C++'s."""
 
@@ -180,7 +190,7 @@ class _Sizes(ast.NodeTransformer):
         if name in ("ceil", "ceilf") and isinstance(one := given[0], ast.BinOp) and isinstance(one.op, ast.Div):
             given = [one.left, one.right]
         function = "ceil_div" if _CEIL.search(name) and len(given) == 2 else name
-        if function not in ("min", "max", "ceil_div"):
+        if function not in ("min", "max", "ceil_div", "int", "sqrt"):
             raise ValueError(name)
         return ast.Call(ast.Name(function), [self.visit(one) for one in given], [])
 

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpuless.base.expressions import names_in, product
 from gpuless.compile.source import Parameter
-from rung.adopt.host_launches import BLOCK, TENSORS_SIZE, Written, over, parses, variable
+from rung.adopt.host_launches import BLOCK, TENSORS_SIZE, Written, over, over_own, parses, variable
 from rung.errors import RungError, Unjudged
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
@@ -22,7 +23,11 @@ from rung.rungs.words import COLUMNS, DIMS, GEMM, NUMBERS, ROWS, SCALARS, TOTAL,
 
 CANDIDATES = 3  # rows' lengths that are proposed
 LONGEST_ROW = 8192  # that a file's constant may fix
+_AGAINST = "`rung check --against REFERENCE.py {}` judges it by a reference of your own."
 _NEUTRAL = {"alpha": 1.0, "beta": 0.0}
+_SIDE = "int(sqrt({}))"  # of a square
+MOST_NAMES = 2  # of the host's, of which an argument is calculated
+_OF_ONE_CALL = re.compile(r"\* (?:3[2-9]|[4-9]\d|\d{3,})\b|\b(?:3[2-9]|[4-9]\d|\d{3,}) \*")  # a number of main's
 _BLOCKS = re.compile(r"block_?size|block_?dim|block$|threads")
 
 
@@ -78,15 +83,13 @@ def binds(
     """What the parameters of a kernel or of a function may be, the likeliest first, each with the launch as it reads
     then; `given` says it of some."""
     asked = [p for p in parameters if p.name not in (given or {})]
-    if side := next((p.name for p in asked if len(of.dims) == 1 and _squared(p, body)), None):
-        raise Unjudged(
-            f"{path}: {function} computes {side} * {side} elements, the side of a square, and {of.name} has "
-            f"{of.dims[0]} in a row: have it take their number."
-        )
     for targets in list(_operands(of, asked, launch.passed, path, function, _written(asked, body))):
         sized = _sized(of, launch, targets)
         scalars = [p for p in asked if p.name not in targets]
         choices = [_values(of, p, sized, scalars) for p in scalars]
+        for p, options in zip(scalars, choices, strict=True):  # a number of elements multiplies nothing
+            if not re.search(rf"\*\s*{p.name}\b|\b{p.name}\s*\*", body):
+                options[:] = [one for one in options if "sqrt(" not in str(one)]
         if None in choices or [] in choices:
             p = next(p for p, options in zip(scalars, choices, strict=True) if not options)
             raise Unjudged(
@@ -103,14 +106,15 @@ def binds(
                 yield bind, sized
 
 
-def _squared(p: Parameter, body: str) -> bool:
-    return not p.pointer and bool(re.search(rf"\b{p.name}\s*\*\s*{p.name}\b", body))
-
-
 def _written(parameters: Iterable[Parameter], body: str) -> set[str]:
     """The pointers that a kernel's text stores to: they are no inputs."""
     index = r"\[(?:[^][;]|\[[^][;]*\])*\]"
     return {p.name for p in parameters if p.pointer and re.search(rf"\b{p.name}\s*{index}\s*[-+*/]?=(?!=)", body)}
+
+
+def of_square(table: Mapping[str, Any]) -> bool:
+    """Whether a call is given the side of a square in the place of its number of elements."""
+    return any(str(target).startswith(_SIDE[:9]) for target in table.get("bind", {}).values())
 
 
 def signature(parameters: Iterable[Parameter]) -> str:
@@ -190,13 +194,15 @@ def _fitted(
         fitting = [o for o in fitting if not o.optional] or ([] if p.name in written else fitting)
         if not fitting:
             near = difflib.get_close_matches(p.name, [o.name for o in free if suits(p, o)], n=2, cutoff=0.0)
-            mend = "none is left for it."
-            if p.name in written:
+            results = [o for o in free if o.role in role and not o.optional]
+            unsaid = [q for q in pointers if q.name not in (p.name, *chosen) and any(suits(q, o) for o in results)]
+            mend = f"none is left for it; {_AGAINST.format(path)}"
+            if POINTEES.get(p.ctype) in ("i32", "i64") and results and not unsaid:
+                mend = f"it points to {p.ctype}, and {of.name} computes with float, half or bfloat16."
+            elif p.name in written:
                 mend = f"what it writes besides goes to memory that a header's [buffers.{p.name}] shape = [...] makes."
             elif near:
                 mend = f"write a header with [bind] {p.name} = {' or '.join(json.dumps(name) for name in near)}."
-            elif POINTEES.get(p.ctype) in ("i32", "i64") and any(o.role in role for o in free):
-                mend = f"it points to {p.ctype}, and {of.name} computes with float, half or bfloat16."
             raise Unjudged(
                 f"{path}: {p.name} of {kernel}({signature(pointers)}, ...) is none of {of.name}'s operands "
                 f"({', '.join(o.name for o in operands)}); {mend}"
@@ -215,7 +221,7 @@ def _fitted(
         if number is None:
             raise Unjudged(
                 f"{path} has no header, and none can be proposed: {kernel} takes neither a pointer nor a number for "
-                f"{of.name}'s {o.name}; `rung new` writes a file to start from."
+                f"{of.name}'s {o.name}; {_AGAINST.format(path)}"
             )
         chosen[number] = o.name
     yield chosen
@@ -229,7 +235,9 @@ def _fitted(
 
 
 def _real(p: Parameter) -> bool:
-    return not p.pointer and (p.ctype == "Real" or SCALAR_KINDS.get(p.ctype) in ("f32", "f64", "f16", "bf16"))
+    """Whether it is a number that is no size: some files count in float."""
+    real = p.ctype == "Real" or SCALAR_KINDS.get(p.ctype) in ("f32", "f64", "f16", "bf16")
+    return not p.pointer and real and p.name.lower() not in TOTAL | {"rows", "cols"}
 
 
 def _scalars(of: Operation, p: Parameter) -> list[str | float]:
@@ -252,6 +260,10 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
         return _scalars(of, p)[:1] or ([_NEUTRAL[lower]] if lower in _NEUTRAL else [*of.scalars])
     options: list[str | float] = []
     given = over(argument, launch.scope, known) if argument else None
+    if given and _OF_ONE_CALL.search(given) and not re.search(r"//|\bceil_div\b", given):  # not rounded up
+        given = None
+    elif given is None and (calculated := _calculated(of, p, launch, scalars)):
+        return calculated
     if given is None and name not in known and _BLOCKS.search(lower):
         return [BLOCK]
     if given is None and "stride" in lower:  # no size is as likely as another
@@ -268,17 +280,20 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
     if attends and name in ("NH", "T", "HS"):  # a name of its own
         return options
     rows, inner, total = of.sizes
-    kinds = [q for q in scalars if SCALAR_KINDS.get(q.ctype, "").startswith(("i", "u"))]
-    whole = [q for q in kinds if not _BLOCKS.search(q.name.lower())]
+    whole = [q for q in scalars if not (_real(q) or q.ctype == "bool" or _BLOCKS.search(q.name.lower()))]
     others = {q.name.lower() for q in whole} - {"n"}
     pair = () if len(whole) != 2 or p not in whole or attends or "OC" in of.dims else _pair(rows, inner, p, whole)
-    if "OC" in of.dims and (lower in GEMM or len(whole) >= 3):
+    if "OC" in of.dims and lower in DIMS["B"] and any(GEMM.get(q.name.lower()) == "rows" for q in whole):
+        options += ["1"]  # each has matrices of its own
+    elif "OC" in of.dims and (lower in GEMM or len(whole) >= 3):
         options += [GEMM[lower].replace("rows", rows)] if lower in GEMM else []
         options += ["OC", "C", rows] if GEMM.get(lower, "rows") != "rows" else [rows, "OC", "C"]  # x may be M x N
     elif len(whole) == 1 and "OC" in of.dims:
         options += ["C"]
     elif attends:
         options += [*(d for d in known if d.lower() == lower), "T", "HS", "B * NH", "NH"]
+    elif len(of.dims) == len(whole) == 1:
+        options += [inner, _SIDE.format(inner)]
     elif len(whole) == 1:
         options += [total, inner, rows] if lower in TOTAL else [inner, total, rows]
     elif pair:
@@ -296,6 +311,20 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
         first = [*options[: given is not None], *pair[:1], *(["B * NH"] if heads and "B" in usual else [])]
         options = [*first, *usual, *options]
     return list(dict.fromkeys(options))[:4]
+
+
+def _calculated(of: Operation, p: Parameter, launch: Written, scalars: list[Parameter]) -> list[str | float]:
+    """What a number may be that the host calculates from its own parameters, as N / 4."""
+    found = over_own(launch.passed.get(p.name, ""), launch.scope)
+    if found is None or parses(found) is False or not (names := names_in(found) - {"min", "max", "ceil_div"}):
+        return []
+    if found.isidentifier() or names & {*of.dims, *of.derived} or len(names) > MOST_NAMES:
+        return []
+    own = [Parameter("int", name, False, False) for name in sorted(names)]
+    every = [*own, *(q for q in scalars if q is not p and q.name not in names)]
+    choices = [_values(of, one, replace(launch, passed={}), every) for one in own]
+    scopes = ({one.name: f"({value})" for one, value in zip(own, p, strict=True)} for p in itertools.product(*choices))
+    return [meant for scope in itertools.islice(scopes, 4) if (meant := over(found, scope, {*of.dims, *of.derived}))]
 
 
 def _pair(rows: str, inner: str, p: Parameter, both: list[Parameter]) -> tuple[str, str]:
@@ -323,6 +352,8 @@ def alone(of: Operation, bind: Mapping[str, str | float], shape: Iterable[object
     """What holds for rows that neither the parameters nor the launch count: there is one. A product or a transpose that
     is given one size is square."""
 
+    if square := next((dim for dim in of.dims if _SIDE.format(dim) in map(str, bind.values())), ""):
+        return [f"{square} == {_SIDE.format(square)} * {_SIDE.format(square)}"]
     results = [of.operand(str(target)) for target in bind.values() if target in {o.name for o in of.operands}]
     rows = _named(of, [of.sizes[0], *(size for o in results if o.role == "out" for size in o.shape[:-1])])
     if "OC" in of.dims and _named(of, bind.values()) & {*of.dims} == {"C"}:

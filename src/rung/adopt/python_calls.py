@@ -34,7 +34,9 @@ def propose(of: Operation, source: str, path: Path) -> list[dict[str, Any]]:
 
 
 def _proposals(of: Operation, tree: ast.Module, source: str, path: Path) -> Iterator[dict[str, Any]]:
-    every = [_of_function(of, f, name, source, path) for name, f, _ in callables(tree) if has_kernel(tree, name)]
+    words = (of.name, *of.words)  # of functions that take the same, that which says so
+    named = sorted(callables(tree), key=lambda one: not any(word in one[0].lower() for word in words))
+    every = [_of_function(of, f, name, source, path) for name, f, _ in named if has_kernel(tree, name)]
     for row in itertools.zip_longest(*every):  # in turn, so that each function has its best proposal tried early
         yield from filter(None, row)
 
@@ -58,8 +60,10 @@ def _of_function(
         ways.insert(0, (ways[0][0] | dict(zip(sizes, of_axes, strict=False)), ways[0][1]))
     for bind, _ in ways:
         shapes = {name: name for name in parameters(function) if name in SHAPES}
-        meant = {**{p.name: str(bind[p.name]) for p in taken}, **shapes}
-        rules = fixed(of, source, meant)
+        operands = {o.name for o in of.operands}
+        number = {p.name: "[0]" * (not p.pointer and bind[p.name] in operands) for p in taken}
+        meant = {**{p.name: f"{bind[p.name]}{number[p.name]}" for p in taken}, **shapes}
+        rules = fixed(of, source, bind)
         counted = {} if _ONE_BLOCK.search(text) else meant  # which is for one row
         if not counted or not _SHAPE.search(text):  # what neither a size nor a shape counts is there once
             rows = alone(of, counted)

@@ -25,7 +25,7 @@ from rung.check.report import OF_THE_KERNEL, CheckRequest, Failure, Report
 from rung.check.runner import PACE, Binding, LocalRunner
 from rung.check.trial import Trials
 from rung.dtypes import dtype as dtype_named
-from rung.errors import EmulatorFault, RungError
+from rung.errors import EmulatorFault, RungError, first_line
 from rung.lazy import only_this_thread
 from rung.operation import Case, Operation, Values
 from rung.rungs import catalogue
@@ -38,6 +38,7 @@ LARGEST = 1 << 22  # bytes of the operands at whole tiles
 TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; before further proposals
 TILES = (32, 64, 128)
 CONFIRMING = 1.5  # of the budget, for further cases
+EXPLAINING = 1.0  # beyond the budget, for what the likeliest call computes
 PROMISING = 10.0  # that is left at least for a call that is right at the smallest shapes: each other may be compiled
 BUILD, TRIAL = 0.3, {"kernel": 0.03, "host": 0.3, "python": 0.15}  # what a compilation costs, and a trial of each kind
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other call is tried
@@ -68,12 +69,15 @@ class Budget:
     def __init__(self, seconds: float) -> None:
         self.left = seconds
 
-    def search(self, of: Operation, path: Path, kind: str, tables: Sequence[Table], *, own: bool = False) -> Outcome:
+    def search(
+        self, of: Operation, path: Path, kind: str, tables: Sequence[Table], *, own: bool = False, share: float = 1.0
+    ) -> Outcome:
         """The first table that is right at all shapes tried, or else at most. `own`: the first is the launch that the
-        file itself makes."""
+        file itself makes. `share`: of what is left, that it may cost."""
         if gpuless.available() is None:
             gpuless.compiled()  # once for a machine; it is not the file's time
-        outcome, likeliest, first, begun, left = Outcome(), Outcome(), 0, -1, self.left
+        outcome, likeliest, first, begun, left = Outcome(), Outcome(), 0, -1, self.left * share
+        kept = self.left - left
         method = "fork" if threading.active_count() == 1 else "spawn"
         every = len([*order(len(tables))])
         while first < every and left > 0:
@@ -97,7 +101,7 @@ class Budget:
             first = begun + 1  # the proposal has ended its process
         if outcome.table is not None:
             return dataclasses.replace(outcome, why="", error=likeliest.error, failure=likeliest.failure)
-        self.left = min(self.left, left)
+        self.left = min(self.left, left + kept)
         return dataclasses.replace(likeliest, why="", tried=min(begun + 1, len(tables)))
 
 
@@ -185,6 +189,21 @@ class Search:
         self.first_fault: dict[str, Any] = {}  # of the file's own launch, at plain sizes
 
     def run(self, first: int) -> Outcome:
+        found = self._first_right(first)
+        if found.table is None or found.needs:
+            self._explain()
+        return found
+
+    def _explain(self) -> None:
+        """What the wrong numbers of the likeliest call are: it takes a second, so that no call before is asked."""
+        attempt = _Attempt(self.of, self.path, self.kind, self.tables[self.judged], Spending(self.kind, EXPLAINING))
+        attempt.explains = True
+        with suppress(Exception):  # as the call before
+            if self.likeliest.error and not all(attempt.right(values) for values in attempt.small()):
+                self.likeliest.error, self.likeliest.failure = attempt.error, attempt.failure
+                self.tell(found=dataclasses.asdict(dataclasses.replace(self.likeliest, why=LIKELIEST)))
+
+    def _first_right(self, first: int) -> Outcome:
         endless = 0
         if self.kind == "python":
             try:
@@ -201,7 +220,7 @@ class Search:
             self.tell(number=number)
             attempt: _Attempt | None = None
             try:
-                attempt = _Attempt(self.of, self.path, self.kind, self.tables[at], self.spending, explains=at == 0)
+                attempt = _Attempt(self.of, self.path, self.kind, self.tables[at], self.spending)
                 if (found := self._tiles(attempt, tile) if tile else self._plain(attempt)) is not None:
                     return self._beside_own(found) if at else found
             except EmulatorFault as fault:
@@ -212,7 +231,9 @@ class Search:
                     break
             except _Spent:
                 break
-            except Exception:  # a RungError, or one of the file's own Python; a compiler's, of another kernel
+            except Exception as error:  # a RungError, or one of the file's own Python; a compiler's, of another kernel
+                if attempt is not None and isinstance(error, RungError):
+                    attempt.error = attempt.error or first_line(str(error))
                 continue
             finally:
                 if attempt is not None:
@@ -262,7 +283,7 @@ class Search:
         own, other = self.tables[0], found.table or {}
         if not self.first_fault or found.needs or any(own.get(key) != other.get(key) for key in ("bind", "buffers")):
             return dataclasses.replace(found, faulty=bool(self.first_fault))
-        attempt = _Attempt(self.of, self.path, self.kind, own, self.spending, explains=False)
+        attempt = _Attempt(self.of, self.path, self.kind, own, self.spending)
         whole = {dim: TILES[-1] if dim == [*self.of.dims][-1] else TILES[0] for dim in self.of.dims[-2:]}
         with suppress(RungError, _Spent):
             attempt.right(self.of.complete(attempt.small()[0] | whole))
@@ -272,11 +293,9 @@ class Search:
 class _Attempt:
     """A proposed call, and its trials."""
 
-    def __init__(
-        self, of: Operation, path: Path, kind: str, table: Table, spending: Spending, *, explains: bool
-    ) -> None:
+    def __init__(self, of: Operation, path: Path, kind: str, table: Table, spending: Spending) -> None:
         self.of, self.path, self.kind, self.table, self.spending = of, path, kind, dict(table), spending
-        self.explains = explains  # what its wrong numbers are
+        self.explains = False  # what its wrong numbers are
         self.fault: dict[str, Any] = {}  # the first
         self.error, self.failure = "", dict[str, Any]()  # what the first wrong trial computed
         self._bind()

@@ -75,8 +75,8 @@ def copies(device: Device, file: str) -> bool:
     return device == "emulator" and file.endswith(".cu") and alone
 
 
-KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "USER", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONHASHSEED", "OMP_NUM_THREADS")
-PREFIXES = ("RUNG_", "GPULESS_", "XDG_", "CUDA_", "NVIDIA_", "TRITON_", "TORCH", "LC_")
+KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "USER", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONHASHSEED")
+PREFIXES = ("RUNG_", "GPULESS_", "XDG_", "CUDA_", "NVIDIA_", "TRITON_", "TORCH", "LC_", "OMP_", "OPENBLAS_")
 
 
 def _environment() -> dict[str, str]:

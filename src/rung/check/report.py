@@ -64,6 +64,7 @@ def wrong_beyond(needs: str, place: Mapping[str, Any]) -> str:
 OF_THE_KERNEL = ("barrier", "race", "trap", "deadlock", "async")  # faults that seldom come from wrong arguments
 SLOW = "slow"  # the kind of a failure by the limit on a run's work
 TIME = "time"  # of what a limit on time has ended: judged again, it may get a verdict
+NEVER = "were never written"  # elements of an output
 RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
 REFUSES = "refuses"  # the same, by an exception with which code says so
 OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at

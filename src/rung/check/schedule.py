@@ -29,10 +29,10 @@ from gpuless.counts.coverage import OF_TRITON, SPACES, merged, missed
 from gpuless.facts import gpus
 from rung.check.advice import Advice
 from rung.check.guarded_memory import ALL, STRICTEST, Placement
-from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
+from rung.check.report import NEVER, OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding
 from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
-from rung.check.trial import NEVER, ORDERS, SEEDS, WRONG, Ran, Trial, Trials, alignment_of, largest, quick, widest
+from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, alignment_of, largest, quick, widest
 from rung.errors import CompileError, EmulatorFault, RungError, TooLarge
 from rung.inputs import with_zeros
 from rung.operation import Case, Operation, Values

@@ -15,7 +15,7 @@ from rung.arrays import Array, bits_of, copy_of, to_host
 from rung.check.compare import Deviation, Measured
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
-from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
+from rung.check.report import ADMITS, NEVER, SLOW, CheckRequest, Failure, Report, admitted_by
 from rung.check.runner import STALLS, Binding, LocalRunner, Order, blamed
 from rung.dtypes import Dtype
 from rung.errors import RungError
@@ -30,7 +30,7 @@ _HALF = re.compile(
     r"\b(?:__h(?:add|sub|mul|fma|div)\w*|h2?(?:exp|exp2|exp10|tanh|log|sqrt|rsqrt|rcp|sin|cos)(?:_approx)?)\s*\("
 )
 WRONG = ("values", "bounds")  # kinds of failures that depend on sizes and scalars
-NEVER, NAN = "were never written", b"\xff"
+NAN = b"\xff"
 UNMOVED = 0.01  # share of the results that may be right by chance when no kernel runs
 SMALL = 1 << 20  # up to these bytes per case, the CPU compares faster than a GPU shared by many processes
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")

@@ -193,6 +193,7 @@ def _begun(verb: str, function: Callable[..., None]) -> Callable[..., None]:
             disk_cache.settle()
             if verb in COMPILING:
                 disk_cache.require()
+                os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: others would spin for products so small
         try:
             function(*args, **options)
         except RungError as error:

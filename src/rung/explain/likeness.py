@@ -66,6 +66,8 @@ def _other_arrays(operand: Operand, array: Array) -> Iterator[tuple[str, Array]]
             yield f"the result with every {size} x {size} tile of {name} transposed", _tiles_turned(array, size)
     yield f"the result without {name} (as if it were 0)", xp.zeros_like(array)
     yield f"the result with {name} as if it were 1", xp.ones_like(array)
+    if operand.constant:  # as some models store it, about 0
+        yield f"the result with 1 + {name} in the place of {name}", array + 1
     for axis, (dim, size) in enumerate(zip(operand.shape, array.shape, strict=False)):
         if size < 2:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import sys
 from collections import ChainMap
 from collections.abc import Collection
@@ -22,6 +23,8 @@ from rung.rungs.base import Call, Device, Prepared, Rung, device_facts
 from rung.rungs.reached import Imported
 from rung.rungs.words import SHAPES
 
+_NUMBER = re.compile(r"(\w+)\[0\]")  # an operand that a function takes as one number
+
 
 class PythonRung(Rung):
     """A `.py` file: Triton kernels, or Python that drives several launches."""
@@ -33,6 +36,8 @@ class PythonRung(Rung):
     def __init__(self, operation: Operation, path: Path, table: dict[str, Any] | None = None) -> None:
         self.facts = facts = python_module.read_facts(path, operation, table)
         super().__init__(operation, path.stem, path, facts.header)
+        meant = facts.entry.meaning.values() if facts.entry else ()
+        self.operation = self.operation.with_numbers({m[1]: None for one in meant if (m := _NUMBER.fullmatch(one))})
         if facts.triton:
             self.kind = "triton"
 
@@ -52,7 +57,8 @@ class PythonRung(Rung):
     def binds(self) -> frozenset[str]:
         operands = {o.name for o in self.operation.operands}
         entry = self.facts.entry
-        named = {entry.meaning.get(name, name) if entry else name for name in self.facts.parameters}
+        meant = (entry.meaning.get(name, name) if entry else name for name in self.facts.parameters)
+        named = {_NUMBER.sub(r"\1", one) for one in meant}
         return frozenset(named & operands | {*(entry.returns if entry else ())})
 
     def load(self, device: Device) -> ModuleType:
@@ -116,6 +122,8 @@ class PythonRung(Rung):
             meant = entry.meaning.get(name, name) if entry else name
             if meant in known or meant in nullable:
                 arguments[name] = known.get(meant)
+            elif number := _NUMBER.fullmatch(meant):
+                arguments[name] = float(call.tensors[number[1]].flatten()[0])
             elif entry and name in entry.meaning:  # calculated from sizes
                 arguments[name] = evaluate(meant, call.names)
             elif required:

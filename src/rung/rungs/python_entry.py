@@ -50,7 +50,8 @@ def entry_of(tree: ast.Module, operation: Operation) -> Entry | None:
         if (name in launching or not launching) and (meaning := _meaning_of(function, operation)):
             alone = [f"{s} == {v}" for s, v in operation.alone.items() if s not in meaning.values()]
             found.append(_entry(name, function, body, meaning, operation, alone))
-    best = max(found, key=lambda e: len(e.meaning), default=None)
+    words = (operation.name, *operation.words)  # a function of another operation may take the same
+    best = max(found, key=lambda e: (any(word in e.name.lower() for word in words), len(e.meaning)), default=None)
     return None if best is None or _leaves_open(best, operation) else best
 
 
