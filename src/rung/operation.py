@@ -298,7 +298,7 @@ class Operation:
                 tensor.copy_(operand.view(tensors[operand.copy_of], values))
             elif operand.role != "out":
                 random = (operand, values, tensor, seed * 1009 + index, magnitude, device, maker)
-                made = from_draw[operand.name] if from_draw else _random(*random)
+                made = from_draw[operand.name] if from_draw else random_numbers(*random)
                 tensor.copy_(change[operand.name](made, values) if change and operand.name in change else made)
             tensors[operand.name] = tensor
         return tensors
@@ -335,7 +335,7 @@ def _alike_again(made: Callable[[Values], torch.Tensor], x: torch.Tensor, values
     return made(dict(values)).to(x)
 
 
-def _random(
+def random_numbers(
     operand: Operand, values: Values, like: torch.Tensor, seed: int, magnitude: float, device: str, maker: str
 ) -> torch.Tensor:
     where = device if operand.make is None else maker

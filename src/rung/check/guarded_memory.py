@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import math
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,8 +59,9 @@ class GuardedStorage:
         raw: Raw | None = None,
         placement: Placement | None = None,
         addresses: Addresses | None = None,
+        poisoned: bool = True,
     ) -> None:
-        self.device, self.alignment = device, alignment
+        self.device, self.alignment, self.poisoned = device, alignment, poisoned
         self.memory = "cuda" if device == "cuda" and raw is None else "cpu"  # addresses of the blocks
         self.placement = placement or Placement()
         self.addresses = addresses or Addresses(self.placement)
@@ -68,7 +71,7 @@ class GuardedStorage:
         self._painted: torch.Tensor | None = None  # the content of all bands, concatenated
 
     def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A poisoned tensor with guards."""
+        """A tensor with guards, poisoned unless the storage is not."""
         size = math.prod(shape) * dtype.itemsize
         multiple = max(self.alignment, dtype.itemsize)
         padded = -(-size // multiple) * multiple  # the bytes between the data and that boundary are guarded as well
@@ -88,7 +91,8 @@ class GuardedStorage:
 
             gpuless.mark_data(raw, start, start + size)
         self._painted = None
-        self.poison(name, self._first)
+        if self.poisoned:
+            self.poison(name, self._first)
         return raw[start : start + size].view(dtype).view(shape)
 
     def _memory(self, name: str, size: int, lead: int) -> torch.Tensor:
@@ -179,6 +183,23 @@ def _on_cpu(size: int, near: int) -> torch.Tensor:
     if gpuless.available() is None:
         return torch.from_numpy(gpuless.guarded_empty(size, near))
     return torch.empty(size, dtype=torch.uint8)
+
+
+def memory_file(size: int, pattern: bytes = b"") -> int:
+    """A file in memory for two processes. It cannot be truncated: that would end either at its next access."""
+    file = os.memfd_create("operand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, len(pattern) or size)
+    os.pwrite(file, pattern, 0)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return file
+
+
+def reserve(size: int, pattern: bytes) -> tuple[int, torch.Tensor]:
+    """A file, and memory over it that takes no room before it is touched; a pattern of whole pages is repeated."""
+    import gpuless
+
+    file = memory_file(size, pattern)
+    return file, torch.from_numpy(gpuless.guarded_file(file, size))
 
 
 def fill(raw: torch.Tensor, pattern: bytes) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-import fcntl
 import os
 import socket
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ import torch
 import gpuless
 from gpuless.counts import coverage, fidelity
 from rung.check.child import spare, taken
-from rung.check.guarded_memory import GuardedStorage, Placement
+from rung.check.guarded_memory import GuardedStorage, Placement, memory_file, reserve
 from rung.check.operands import Operands
 from rung.check.report import RAISED, SLOW, Failure, Verdict
 from rung.check.runner import PACE, STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
@@ -46,7 +45,7 @@ class Sandbox(LocalRunner):
     """In a process for one rung."""
 
     atomics = keeps_state = False
-    steps = 0
+    steps = launches = stored = 0
     unwritten = ""
 
     def __init__(self, device: Device, rung: Rung, *, mirrored: bool | None = None) -> None:
@@ -94,11 +93,13 @@ class Sandbox(LocalRunner):
         return [[int(n) for n in some if 0 <= n < len(asked.wanted)] for some in reached[: len(asked.calls)]]
 
     def _memory(self, name: str, size: int) -> torch.Tensor:
-        """Memory for both processes; it cannot be truncated, which would end this process at its next access."""
-        file = os.memfd_create("operand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(file, size)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        file = memory_file(size)
         raw = torch.from_file(f"/dev/fd/{file}", shared=True, size=size, dtype=torch.uint8)
+        self._files_at[raw.data_ptr()] = file
+        return raw
+
+    def _reserve(self, name: str, size: int, patterns: Mapping[str, bytes]) -> torch.Tensor:
+        file, raw = reserve(size, patterns.get(name, b""))
         self._files_at[raw.data_ptr()] = file
         return raw
 
@@ -150,6 +151,7 @@ class Sandbox(LocalRunner):
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics |= bool(answer.get("atomics"))
         self.keeps_state |= bool(answer.get("keeps_state"))
+        self.launches, self.stored = int(answer.get("launches", 0)), int(answer.get("stored", 0))
         seen = max(self._seen, int(answer.get("steps", 0)))
         self.steps, self._seen = self.steps + seen - self._seen, seen
         if told := answer.get("fidelity"):

@@ -34,10 +34,12 @@ POINTEES = {  # what a pointer of C points to, as an element type of rung
     **dict.fromkeys(("__nv_bfloat16", "nv_bfloat16", "__nv_bfloat162", "nv_bfloat162"), "bf16"),
     **dict.fromkeys(("int", "int32_t", "unsigned int", "unsigned", "uint32_t"), "i32"),
     **dict.fromkeys(("long long", "int64_t", "long"), "i64"),
+    **dict.fromkeys(("short", "unsigned short", "int16_t", "uint16_t"), "i16"),
     **dict.fromkeys(("int8_t", "signed char"), "i8"),
     **dict.fromkeys(("uint8_t", "unsigned char"), "u8"),
     "double": "f64",
 }
+BITS = {"f32": "i32", "f16": "i16", "bf16": "i16"}  # integers of their size
 # Pointers to these may point to any element type: they are used for vector loads.
 ANY_POINTEE = re.compile(r"void|char|u?int[24]|Vec\b.*|Vec16")
 
@@ -102,7 +104,7 @@ class Arguments:
         if tensor is None:
             mend = self._mend(parameter, kernel, [*known, *self.buffers])
             raise RungError(f"{where} matches no operand ({self._choices({})}); {mend}")
-        _must_point_to(parameter, tensor, self.dtype, where)
+        _must_point_to(parameter, tensor, self.dtype, where, moved=self.rung.operation.exact)
         return tensor
 
     def _map(self, parameter: Parameter, target: str | int | float, where: str) -> TensorMap | None:
@@ -138,7 +140,8 @@ def _number(tensor: torch.Tensor, where: str) -> float:
     return float(first)
 
 
-def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, where: str) -> None:
+def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, where: str, *, moved: bool) -> None:
+    """Numbers that are only moved may be so as integers of their size."""
     ctype = dtype.ctype if parameter.ctype == "Real" else parameter.ctype
     if ANY_POINTEE.fullmatch(ctype):
         return
@@ -146,7 +149,7 @@ def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, whe
     actual = name_of(tensor.dtype)
     if pointee is None:
         raise RungError(f"{where} points to {ctype!r}, which is not known; use Real, float, int, void or a vector.")
-    if pointee != actual:
+    if pointee != actual and not (moved and pointee == BITS.get(actual)):
         raise RungError(f"{where} points to {parameter.ctype}, but the tensor holds {actual}; change one of them.")
 
 

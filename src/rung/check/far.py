@@ -1,0 +1,232 @@
+"""Shapes as large as tensors get, of which some blocks run in memory that is only reserved: there indices pass what
+16, 24 and 32 bits hold, and rows pass what a capped grid reaches."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from gpuless import guard
+from gpuless.facts import limits
+from rung.check.gpu_limits import ARCH
+from rung.check.guarded_memory import Block, GuardedStorage
+from rung.check.operands import Operands
+from rung.check.report import Failure
+from rung.check.runner import Binding
+from rung.check.shapes import GROSS, MOST_FLOPS
+from rung.check.trial import Ran, Trials, alignment_of
+from rung.dtypes import element
+from rung.errors import EmulatorFault, RungError
+from rung.operation import Tensors, Values, random_numbers
+from rung.rungs.arguments import SCALAR_KINDS
+from rung.rungs.cuda import CudaRung
+
+# Elements of the largest operand, along one dimension. Code that takes sizes of 64 bits is for more than 2^31; indices
+# of 32 bits need some room below it for the stride of a loop. What Python allocates and copies takes memory.
+# Where the loops of a capped grid do not end, fewer blocks of less, and at last what float holds exactly.
+BLOCKS, FEW = 40, 3  # that run
+WIDE, USUAL = (1.25 * 2**32, BLOCKS), ((1.5 * 2**30, BLOCKS), (0.75 * 2**30, FEW), (1.25 * 2**24, BLOCKS))
+SOME_BLOCKS = "some blocks at"
+NEAR, PYTHON = (2.0**16, BLOCKS), ((2.0**25, BLOCKS),)
+SECONDS, TRIES = 0.3, 3  # of a run, and shapes of a size that are tried where a GPU cannot launch the first
+PERIOD = 1021 * guard.PAGE  # bytes after which inputs repeat: a prime number of pages, so that wrapped addresses differ
+LINE = 128  # elements of a slice, at best
+PLACES, MOST, MOST_PAGES = 1000, 1 << 20, 4096  # that are compared, their elements, and pages that are read at once
+REPEATS = 1.5  # times the stores to an element that a smaller call makes
+LAST = 0.75  # from here on some of the blocks write
+SMALL, SOME = 5, (0, 2, 3)  # slices, of which some are compared with all
+
+
+class Far:
+    """Raises a `Failure` if a call that large goes wrong where smaller ones do not."""
+
+    def __init__(self, trials: Trials, ran: Sequence[Ran], seed: int) -> None:
+        self.trials, self.host, self.seed = trials, trials.host, seed
+        self.rung, self.operation = trials.rung, trials.operation
+        chosen = [self.operation.operand(name) for name in trials.names()]
+        self.given = [o for o in chosen if o.view_of is None]
+        self.names = [o.name for o in self.given]
+        self.bases = [one.values for one in ran if not one.case.change]
+        self.axes: dict[str, int] = {}  # of the operands that have the dimension
+        self.dim, self.first = "", True  # of further dimensions fewer sizes are tried
+
+    def all(self) -> None:
+        header, of = self.rung.header, self.operation
+        if header.buffers or header.zeroed or header.adopted == "trial" or of.draw or of.custom_check or not self.bases:
+            return
+        if any(o.copy_of or o.follows or o.role == "inout" for o in self.given):
+            return
+        for self.dim in of.dims:
+            self.axes = {o.name: o.shape.index(self.dim) for o in self.given if self.dim in o.shape}
+            plain = all(o.make is None for o in self.given if o.name in self.axes)
+            if plain and all(o.name in self.axes for o in self.given if o.written) and self._independent():
+                self._along()
+
+    def _independent(self) -> bool:
+        """Whether slices along the dimension are independent: the reference of some is a part of that of all."""
+        with contextlib.suppress(Exception):
+            values = self._with(min(self.bases, key=lambda v: self.operation.cost(v, 4).flops), SMALL)
+            whole, some = self._operands(values), self._operands(self._with(values, len(SOME)))
+            self._copy(whole.tensors, some.tensors, SOME)
+            expected, part = some.reference(), {n: torch.empty_like(t) for n, t in some.reference().items()}
+            self._copy(whole.reference(), part, SOME)
+            return all(torch.allclose(part[n], expected[n], equal_nan=True) for n in some.outputs)
+        return False
+
+    def _copy(self, given: Tensors, to: Tensors, places: Sequence[int]) -> None:
+        """Copies these slices of the operands."""
+        for name, tensor in to.items():
+            if name in self.names:
+                axis = self.axes.get(name)
+                some = given[name] if axis is None else given[name].index_select(axis, torch.tensor(places))
+                tensor.copy_(some.reshape(tensor.shape))
+
+    def _with(self, values: Values, size: int) -> Values:
+        """The values with so many slices; what follows from sizes is calculated anew."""
+        fixed = [n for n, usual in self.operation.scalars.items() if not isinstance(usual, str)]
+        return self.operation.complete({**{n: values[n] for n in (*self.operation.dims, *fixed)}, self.dim: size})
+
+    def _operands(self, values: Values) -> Operands:
+        return Operands(self.operation, values, self.trials.dtype, self.names, self.seed, device="cpu")
+
+    def _along(self) -> None:
+        goals: Sequence[tuple[float, int]] = PYTHON
+        if isinstance(self.rung, CudaRung):
+            every = itertools.chain.from_iterable(self.rung.parameters.values())
+            wide = any(SCALAR_KINDS.get(p.ctype) in ("i64", "u64") for p in every if not p.pointer)
+            goals = (*([WIDE] if wide else []), *(USUAL if self.first else USUAL[:1]))
+            self.first = False
+        self.repeats = math.inf
+        try:
+            if not self._runs(*NEAR):
+                return
+        except (Failure, EmulatorFault):  # its blocks are such that some of them do not show what is right
+            self.trials.report.failure = {}
+            return
+        any(self._runs(goal, blocks) for goal, blocks in goals)
+
+    def _runs(self, goal: float, blocks: int) -> bool:
+        """Whether the blocks of a call of so many elements come to their end."""
+        calls = itertools.islice(self._calls(goal), TRIES)
+        return next((done for values in calls if (done := self._judged(values, blocks)) is not None), False)
+
+    def _calls(self, goal: float) -> Iterator[Values]:
+        """Calls of so many elements that the operation and the rung take."""
+        sized = {self._slice(values): values for values in self.bases}
+        for per in sorted(sized, key=lambda per: abs(math.log(per / LINE))):
+            with contextlib.suppress(RungError):
+                values = self._with(sized[per], int(goal / per))
+                small = all(math.prod(o.size(values)) <= MOST for o in self.given if o.name not in self.axes)
+                flops = self.operation.cost(self._with(values, 1), 4).flops
+                if small and flops <= MOST_FLOPS and not self.trials.refuses(values) and self._fits(values):
+                    yield values
+
+    def _fits(self, values: Values) -> bool:
+        trials, rung = self.trials, self.rung
+        if not isinstance(rung, CudaRung):
+            return True
+        launches = rung.launches(values, trials.dtype, trials.tuning)
+        return not any(limits.refusal(limits.limits(ARCH), config) for _, config in launches)
+
+    def _slice(self, values: Values) -> int:
+        one = self._with(values, 1)
+        return max(math.prod(o.size(one)) for o in self.given if o.name in self.axes)
+
+    def _judged(self, values: Values, blocks: int) -> bool | None:
+        """Whether the blocks came to their end; None if the call cannot be run."""
+        trials, host = self.trials, self.host
+        trials.report.case = f"{SOME_BLOCKS} {' '.join(f'{dim}={values[dim]}' for dim in self.operation.dims)}"
+        patterns = {o.name: self._pattern(o.name, values) for o in self.given if o.name in self.axes and not o.written}
+        alignment = alignment_of(self.rung, values, trials.dtype, trials.tuning, trials.device)
+        storage = host.reserved(alignment, patterns)
+        sized = {o.name: (o.size(values), element(o.dtype, trials.dtype)) for o in self.given}
+        tensors = {name: storage.empty(name, *how) for name, how in sized.items()}
+        for index, o in enumerate(self.given):
+            if o.name not in self.axes:
+                tensors[o.name].copy_(self._numbers(o.name, values, tensors[o.name], index))
+        written = [o.name for o in self.given if o.written]
+        call: Any = SimpleNamespace(tensors=tensors, values=values, dtype=trials.dtype, names=self.names)
+        call.inputs, call.outputs = [n for n in self.names if n not in written], written
+        call.blocks = storage.blocks
+        try:
+            bound = host.bind(self.rung, call, Binding(trials.tuning, few=blocks, seconds=SECONDS), storage)
+            launches, self.stored = host.launches, host.stored
+            bound.run()
+        except EmulatorFault as fault:
+            if fault.kind in ("bounds", "race"):
+                trials.report.failure = trials.call_facts(values, self.names)
+                raise
+            return False if fault.kind in ("unfinished", "deadlock") else None
+        except (Failure, RungError):  # what a GPU or the file refuses
+            return None
+        if host.launches == launches + 1 and not host.atomics and not host.keeps_state:  # else results have parts
+            self._compare(values, tensors, storage, blocks)
+        return True
+
+    def _pattern(self, name: str, values: Values) -> bytes:
+        dtype = element(self.operation.operand(name).dtype, self.trials.dtype)
+        like = torch.empty(PERIOD // dtype.itemsize, dtype=dtype)
+        made = self._numbers(name, values, like, len(name)).to(dtype)
+        return bytes(made.view(torch.uint8).numpy().tobytes())
+
+    def _numbers(self, name: str, values: Values, like: torch.Tensor, index: int) -> torch.Tensor:
+        return random_numbers(self.operation.operand(name), values, like, self.seed + index, 1.0, "cpu", "cpu")
+
+    def _compare(self, values: Values, tensors: Tensors, storage: GuardedStorage, blocks: int) -> None:
+        """What the blocks have written must be right; some of them write near the end, and not all to few elements."""
+        places, written = set[int](), 0
+        for name in (o.name for o in self.given if o.written):
+            tensor, axis = tensors[name], self.axes[name]
+            step, count = math.prod(tensor.shape[axis + 1 :]), tensor.shape[axis]
+            last = -1
+            for found in self._written(tensor, storage.blocks[name]):
+                written += len(found) * tensor.itemsize
+                along = found // step % count
+                last = max(last, int(along.max()) if len(along) else -1)
+                places |= {*along[:: max(1, len(along) // PLACES)].tolist()}
+            if blocks > FEW and last < LAST * count:
+                text = f"{name}: of {blocks} blocks of the grid, the last among them, none writes to its last quarter"
+                self._fail(f"{text} along {self.dim}", values)
+        chosen = sorted(places)[:: -(-len(places) * self._slice(values) // MOST)]
+        operands = self._operands(self._with(values, len(chosen)))
+        self._copy(tensors, operands.tensors, chosen)
+        reference, operands.as_the_formula = operands.reference(), True
+        zeros = 0.0
+        for name in operands.outputs:
+            out = operands.tensors[name]
+            right = reference[name].reshape(out.shape).to(out.dtype)
+            zeros = max(zeros, float((right == 0).double().mean()))
+            out.copy_(torch.where(_unwritten(out), right, out))
+        for off in operands.deviations(reference):
+            if not off.ok and not max(off.element, off.norm / (off.norm_cap or math.inf)) < GROSS:
+                self._fail(off.problem, values)
+        again = (self.host.stored - self.stored) * (1 - zeros) / max(written, 1)
+        if again > REPEATS * self.repeats:
+            self._fail(f"{again / self.repeats:.1f} threads store to each element, and to others none", values)
+        self.repeats = min(self.repeats, again)
+
+    def _written(self, tensor: torch.Tensor, block: Block) -> Iterator[torch.Tensor]:
+        """The elements that hold something: only of the pages that were touched, unless Python has copied all."""
+        if not isinstance(self.rung, CudaRung):
+            yield (~_unwritten(tensor.view(-1))).nonzero().view(-1)
+            return
+        for pages in torch.from_numpy(guard.touched(block.raw)).split(MOST_PAGES):
+            held = block.raw.view(-1, guard.PAGE)[pages].view(tensor.dtype)
+            row, column = (~_unwritten(held)).nonzero().unbind(1)
+            found = (pages[row] * guard.PAGE - block.start) // tensor.itemsize + column
+            yield found[(found >= 0) & (found < tensor.numel())]
+
+    def _fail(self, text: str, values: Values) -> None:
+        self.trials.report.failure = self.trials.call_facts(values, self.names)
+        raise Failure(text, "values")
+
+
+def _unwritten(out: torch.Tensor) -> torch.Tensor:
+    """Reserved memory holds zeros, which are not told from such results; torch.empty gives NaN here."""
+    return (out == 0) | (out != out)
