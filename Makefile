@@ -43,7 +43,7 @@ DECLARED := pyproject.toml gpuless/pyproject.toml reproduce/pyproject.toml const
 
 $(READY): $(DECLARED) | $(BIN)/python
 	@$(TORCH)
-	$(PIP) -c constraints.txt -e . $(OTHERS)
+	$(PIP) -c constraints.txt -e '.[models]' $(OTHERS)
 	@touch $@
 
 $(TEST_READY): $(DECLARED) | $(BIN)/python

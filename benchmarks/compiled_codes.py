@@ -69,7 +69,7 @@ def updated(rows: Iterable[Row], codes: Codes) -> dict[str, dict[str, str]]:
         still = {t: compiled for t in of_rows[name] & set(stored) if stored[t] == stored.get(now)}
         if len(of_text := {**valid, text: then, now: compiled, **still}) > 1:
             found[name] = dict(sorted(of_text.items()))
-    for name in of_rows.keys() - benched.keys():  # Python: tools/same_code.py has compared the texts
+    for name in of_rows.keys() - benched.keys():  # Python: tools/same_code.py of commit f55c2e5e has compared the texts
         stored = {t: c for t, c in codes.get(name, {}).items() if t in of_rows[name] or t == text_now(name)}
         if len(stored) > 1:
             found[name] = stored

@@ -29,6 +29,7 @@ from typing import Any
 import sanitize
 from judging import REFUSED, TESTS, copy_headers, run
 from rung import adopt
+from rung.arrays import dtype_of, to_torch
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.operation import Case
@@ -103,9 +104,9 @@ def by_another_way(way: str, name: str, file: str) -> bool:
     import gpuless
     from rung.check.operands import Operands
 
-    def padded(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
-        count, left = torch.Size(shape).numel(), PAD // kind.itemsize
-        return torch.zeros(count + 2 * left, dtype=kind)[left : left + count].view(shape)
+    def padded(_: str, shape: tuple[int, ...], kind: str) -> torch.Tensor:
+        count, left = torch.Size(shape).numel(), PAD // dtype_of(kind, torch).itemsize
+        return torch.zeros(count + 2 * left, dtype=dtype_of(kind, torch))[left : left + count].view(shape)
 
     kernel, tried = Kernel(name, file, "emulator"), 0
     for seed, values in kernel.calls(way):
@@ -119,7 +120,7 @@ def by_another_way(way: str, name: str, file: str) -> bool:
             kernel.rung.prepare(operands.tensors, values, kernel.f32, device="emulator", empty=padded).run()
         for output, expected in ((n, e) for n, e in right.items() if n in operands.tensors):
             made = operands.tensors[output].double()
-            if not torch.allclose(made, expected.double(), rtol=WAYS[way], atol=WAYS[way]):
+            if not torch.allclose(made, to_torch(expected).double(), rtol=WAYS[way], atol=WAYS[way]):
                 return False
     return tried > 0
 
@@ -138,7 +139,8 @@ def launch(name: str, file: str) -> None:
             setattr(module, "device_facts", lambda _: facts)  # noqa: B010
     for seed, values in kernel.calls("GPU MODE"):
         on_cpu = kernel.operation.inputs(
-            values, kernel.f32, seed, names=kernel.names, empty=lambda _, shape, kind: torch.empty(shape, dtype=kind)
+            values, kernel.f32, seed, names=kernel.names,
+            empty=lambda _, shape, kind: torch.empty(shape, dtype=dtype_of(kind, torch)),
         )
         written = {o.name for o in kernel.operation.operands if o.role == "out"}
         tensors = {n: torch.empty_like(t, device=place) if n in written else t.to(place) for n, t in on_cpu.items()}

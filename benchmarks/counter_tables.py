@@ -59,7 +59,6 @@ def parts(rows: Sequence[Row]) -> dict[str, Callable[[], str]]:
     return {
         "counters:agreement": partial(agreement, every),
         "counters:others": partial(others, every),
-        "counters:speed": partial(speed, [row for row in rows if row.what == "counters/speed"]),
     }
 
 
@@ -69,15 +68,6 @@ def headline(figures: Figures, ladder: str) -> list[Figure]:
     sizes = Counter((f.row.shape, f.row.dtype) for f in found)
     most = max(sizes, key=lambda size: sizes[size], default=None)
     return [f for f in found if (f.row.shape, f.row.dtype) == most]
-
-
-def speed(rows: Sequence[Row]) -> str:
-    """How long counted launches take beside plain ones."""
-    if not rows:
-        return "\nNot measured yet.\n\n"
-    found = rows[-1].metrics
-    line = (f"{found['rungs']:.0f}", f"{found['median']:.1f}", f"{found['worst']:.0f}", f"{found['within_6']:.0f}")
-    return markdown.table(("rungs", "median, times", "worst, times", "rungs within 6 times"), [line])
 
 
 def pairs(rows: Iterable[Row]) -> Iterator[Pair]:

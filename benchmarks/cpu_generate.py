@@ -7,16 +7,21 @@ Random weights (GPT-2 124M, if no other model is named), a prompt of 8 tokens, 6
 512 tokens; log-probabilities of a text of 512 tokens; the accuracy lost by smaller weights; seconds from the command to
 the first token of the bundled model. On a shared machine `--cpu-time` takes the CPU time of one thread for all
 contenders. `--avx2` keeps both to the vectors that most laptops have.
+llama.cpp is built from its sources (`cmake -B build -DGGML_NATIVE=ON`, `cmake --build build -t llama-batched-bench`);
+the source package of llama-cpp-python has them in `vendor/llama.cpp`.
 Contenders take turns, so that other load affects all of them; ratios are taken within a round.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import platform
 import pty
+import re
+import resource
 import statistics
 import subprocess
 import sys
@@ -30,9 +35,8 @@ from typing import Any
 import torch
 import transformers
 
-import llama
-import llama_cpp
 import rung
+from generate import transformers_config
 from gpuless.base.processors import processors
 from rung.models.cpu import build
 from rung.models.load import Model
@@ -151,6 +155,84 @@ def first_token(repeats: int) -> list[float]:
     return samples
 
 
+# The format of llama.cpp that is nearest to each of rung's.
+FORMATS = {"float32": "F32", "bfloat16": "BF16", "int8": "Q8_0"}
+_GPT2 = {
+    "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm", "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+}  # fmt: skip
+_LLAMA = {
+    "embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", **{f"self_attn.{x}_proj": f"attn_{x}" for x in "qkv"},
+    "self_attn.o_proj": "attn_output", **{f"mlp.{x}_proj": f"ffn_{x}" for x in ("gate", "up", "down")},
+}  # fmt: skip
+
+
+def write_gguf(model: Any, kind: str, path: Path) -> None:
+    """The weights of a GPT2LMHeadModel or a tied LlamaForCausalLM, for speed: llama.cpp expects another order of the
+    rows of Llama's queries and keys. Matrices in the format `kind`, all else in float32."""
+    import gguf
+    from gguf.quants import quantize
+
+    c = model.config
+    names = _GPT2 if c.model_type == "gpt2" else _LLAMA
+    writer = gguf.GGUFWriter(path, c.model_type)
+    writer.add_context_length(c.max_position_embeddings)
+    writer.add_embedding_length(c.hidden_size)
+    writer.add_block_count(c.num_hidden_layers)
+    writer.add_head_count(c.num_attention_heads)
+    writer.add_vocab_size(c.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+    if names is _GPT2:
+        writer.add_feed_forward_length(4 * c.n_embd)
+        writer.add_layer_norm_eps(c.layer_norm_epsilon)
+    else:
+        writer.add_feed_forward_length(c.intermediate_size)
+        writer.add_head_count_kv(c.num_key_value_heads)
+        writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+        writer.add_rope_freq_base(c.rope_parameters["rope_theta"])
+    for name, tensor in model.base_model.named_parameters():
+        module, _, part = name.rpartition(".")
+        layered = re.fullmatch(r"(?:h|layers)\.(\d+)\.(.+)", module)
+        place = f"blk.{layered[1]}.{names[layered[2]]}.{part}" if layered else f"{names[module]}.{part}"
+        transposed = ".c_" in module and tensor.dim() == 2  # Conv1D keeps (inputs, outputs)
+        data = (tensor.T if transposed else tensor).detach().float().contiguous().numpy()
+        if tensor.dim() == 2 and module != "wpe":
+            to = gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(place, quantize(data, to), raw_dtype=to)
+        else:
+            writer.add_tensor(place, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def llama_cpp_seconds(
+    program: Path, model: Path, threads: int, prompt: int, new: int, texts: int, *, cpu: bool
+) -> float:  # fmt: skip
+    """Of reading prompts and writing new tokens after them, if any: wall time as the program reports it, or `cpu`, the
+    process's CPU time less that of a run that does next to nothing."""
+
+    def run(prompt: int, new: int) -> tuple[float, float]:
+        command = [str(program), "-m", str(model), "-t", str(threads), "-tb", str(threads), "--output-format", "jsonl"]
+        sizes = {"-npp": prompt, "-ntg": new, "-npl": texts, "-c": max(512, texts * (prompt + new + 64))}
+        words = [str(word) for pair in sizes.items() for word in pair]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        output = subprocess.run([*command, *words], check=True, capture_output=True, text=True).stdout
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        if not lines and not cpu:  # the program sometimes ends before its log is written
+            return run(prompt, new)
+        found = json.loads(lines[0]) if lines else {"t_pp": 0.0, "t_tg": 0.0}
+        return found["t_pp"] + (found["t_tg"] if new > 1 else 0.0), used
+
+    # The run for comparison has two steps, one for its prompt: with as many more nothing but loading is taken off.
+    wall, used = run(prompt, new + 2 if new and cpu else max(1, new))
+    return used - run(1, 1)[1] if cpu else wall
+
+
 def machine() -> dict[str, Any]:
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
@@ -174,7 +256,8 @@ def measure(
 ) -> dict[str, Any]:  # fmt: skip
     facts = machine()
     torch.manual_seed(0)
-    kind = transformers.AutoConfig.for_model(**{"model_type": "gpt2"} if model == "gpt2" else llama.theirs(model))
+    fields = {"model_type": "gpt2"} if model == "gpt2" else transformers_config(model)
+    kind = transformers.AutoConfig.for_model(**fields)
     ids = torch.randint(0, kind.vocab_size, (1, PREFILL + new))
     prompt, long = ids[:, :PROMPT].repeat(texts, 1), ids[:, :PREFILL]
     with tempfile.TemporaryDirectory() as folder:
@@ -188,8 +271,8 @@ def measure(
         ours = {name: rung.load(folder, dtype=name.split()[1], threads=threads, device="cpu") for name in AGAINST}
 
     if program is not None:
-        for dtype, kind in llama_cpp.FORMATS.items():
-            llama_cpp.write(theirs["transformers float32"], kind, files / f"{dtype}.gguf")
+        for dtype, kind in FORMATS.items():
+            write_gguf(theirs["transformers float32"], kind, files / f"{dtype}.gguf")
 
     def of_llama_cpp(section: str) -> dict[str, Callable[[], Any]]:
         if program is None or section == "score":
@@ -197,8 +280,8 @@ def measure(
         length = (threads or processors(), *((PROMPT, new, texts) if section == "text" else (PREFILL, 0, 1)))
         cpu = clock is time.process_time
         return {
-            f"llama.cpp {dtype}": partial(llama_cpp.seconds, program, files / f"{dtype}.gguf", *length, cpu=cpu)
-            for dtype in llama_cpp.FORMATS
+            f"llama.cpp {dtype}": partial(llama_cpp_seconds, program, files / f"{dtype}.gguf", *length, cpu=cpu)
+            for dtype in FORMATS
         }
 
     def their_text(model: Any) -> Callable[[], Any]:
@@ -271,7 +354,7 @@ def rows(model: str, found: dict[str, Any], how: dict[str, Any]) -> list[Row]:
             loss = found.get("accuracy", {}).get(name, {}).get("kl_divergence_per_token") if part == "text" else None
             detail = {"peer": figures["against"]} if ratio else {}
             if by == "llama.cpp":
-                detail["format"] = llama_cpp.FORMATS[dtype]
+                detail["format"] = FORMATS[dtype]
             row = Row(
                 kind="generate", what=model, part=part, dtype=dtype, weights="random", machine=facts, state=state,
                 options={"by": by, **options, **how},

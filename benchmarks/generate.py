@@ -4,12 +4,9 @@
 
 Weights are random (drawn as transformers draws them), the same for both sides. Every figure is a row of the results
 store; one that fails is a row with its reason, and the others continue. Sections: text (one text and batches), context
-(a step at 50 and at 1000 tokens), cache (64 texts of the model of the package, or `--large`, with keys and values in 8
-bits: divergence from those in 16, and perplexities; speed at 64 and 256 texts of gpt2), few (two to eight texts by the
-step of few rows, and by the alternative rungs), drafts (the model of the package, or `--large`, with and without them),
-sampling (the cost of choosing a token), prompt, agreement (logits and greedy text against transformers in float32),
-peers (transformers on the same texts), score (log-probabilities of given texts, even and uneven, by rung and by
-transformers eager and compiled).
+(a step at 50 and at 1000 tokens), sampling (the cost of choosing a token), prompt, llama (texts, steps and scores of
+models with Llama's layer, beside transformers), peers (transformers on the texts of text), score (log-probabilities of
+given texts, even and uneven, by rung and by transformers eager and compiled).
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import argparse
 import contextlib
 import functools
 import gc
-import itertools
 import random
 import statistics
 import sys
@@ -30,12 +26,9 @@ from typing import Any
 import torch
 
 import rung
-from generation_tables import COMPILED, STATIC
-from rung.errors import RungError
+from generation_tables import COMPILED, LLAMA, STATIC
 from rung.models import weights as model_weights
-from rung.models.drafts import NGRAM
 from rung.models.family import RANDOM, Config, config_of
-from rung.models.gpt2.rungs import few_rows_rung
 from rung.models.gpu.batched_prefill import Prefill
 from rung.models.gpu.engine import GpuSteps
 from rung.models.gpu.scoring import GpuScorer
@@ -48,7 +41,7 @@ from rung.results import codes, machine, store
 from rung.results.row import Row
 from rung.rungs import catalogue, identity
 from rung.show.row_text import headline
-from rung_reproduce.direct import logits_after, write_texts
+from rung_reproduce.direct import write_texts
 
 PROMPT, NEW = 8, 512
 BATCH = 128  # tokens of prompt and of text where there are several
@@ -67,15 +60,6 @@ SAMPLING = {
     "top-p 0.95": Sampling(temperature=0.8, top_p=0.95),
     "all": Sampling(0.8, 50, 0.95, 0.01, 1.1, 0.1, 0.1),
 }
-HELD_OUT = Path(__file__).parents[1] / "tests" / "data" / "held_out_stories.txt"
-
-
-def drafted_prompts() -> dict[str, list[str]]:
-    passages = HELD_OUT.read_text(encoding="utf-8").split("\n<|endoftext|>\n")
-    repeated = "The wolf said: little pig, little pig, let me come in. " * 6
-    return {"repeats": [repeated], "does not": [passage[:250] for passage in passages]}
-
-
 def allocated() -> int:
     """Bytes of the GPU that live tensors hold; those of models that are gone only wait for the collector."""
     gc.collect()
@@ -106,6 +90,24 @@ def transformers_model(config: Config, weights: Weights, dtype: torch.dtype) -> 
     missing = model.load_state_dict(state, strict=False)
     assert not missing.unexpected_keys, missing
     return model.to("cuda", dtype).eval()
+
+
+def transformers_config(name: str) -> dict[str, Any]:
+    """The config.json of a known size with Llama's layer."""
+    c: Any = config_of(name)
+    s = c.rope
+    assert s is not None
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": s.base}
+    if s.kind != "default":
+        rope |= {"rope_type": s.kind, "factor": s.factor, "low_freq_factor": s.low, "high_freq_factor": s.high,
+                 "original_max_position_embeddings": int(s.original)}  # fmt: skip
+    return {
+        "model_type": "qwen3" if c.qk_norm else "qwen2" if c.qkv_bias else "llama", "hidden_size": c.C,
+        "intermediate_size": c.F, "num_hidden_layers": c.layers, "num_attention_heads": c.NH,
+        "num_key_value_heads": c.NKV, "head_dim": c.HS, "vocab_size": c.vocabulary, "max_position_embeddings": 2048,
+        "rms_norm_eps": c.eps, "tie_word_embeddings": c.tied, "rope_parameters": rope, "eos_token_id": None,
+        "bos_token_id": None,
+    }  # fmt: skip
 
 
 # Prompts through torch's and its libraries' calls, by the same ladders.
@@ -139,7 +141,7 @@ class Bench:
             dtype=dtype,
             options=options,
             texts=texts,
-            weights="trained" if part in ("drafts", "cache") else "random",
+            weights="random",
             detail={"rung": rungs[0].partition("/")[2]} if len(rungs) == 1 else {},
             machine=machine.facts(),
         )
@@ -199,107 +201,6 @@ class Bench:
                     short, late = (self.step_time(engine, 1, n) for n in (50, 976))
                     found.metrics |= {"short_us": short * 1e6, "long_us": late * 1e6}
 
-    def few(self) -> None:
-        """Two, four and eight texts of 128 after 128: the step of few rows, and the rungs used without it."""
-        for name, dtype in SINGLE:
-            for few in (few_rows_rung(dtype), None):
-                engine = GpuSteps(config_of(name), weights_of(name), dtype, rung=few)
-                for rows in (2, 4, 8):
-                    try:
-                        served = self.served(engine, rows)
-                    except RungError:
-                        continue
-                    options = {"by": "rung", "texts": rows, "few_rows": few is not None}
-                    with self.row("few", name, dtype, served, **options) as found:
-                        if found.selected:
-                            rate, _ = self.write(engine, rows, BATCH, BATCH)
-                            step = self.step_time(engine, rows, 192)
-                            found.metrics |= {"tokens_per_s": rate, "step_us": step * 1e6}
-
-    def drafts(self) -> None:
-        """Texts that repeat themselves and texts that do not, greedy and sampled, undrafted and drafted."""
-        large, device = self.arguments.large, "cuda" if torch.cuda.is_available() else "cpu"
-        what, path = ("gpt2, stories", large) if large else ("inner", "inner")
-        for dtype in ("bfloat16", "float32"):
-            plain: dict[tuple[str, float], float] = {}
-            for draft in (None, NGRAM, *([self.arguments.draft] if large else [])):
-                model = rung.load(path, device=device, dtype=dtype, draft=draft)
-                name = "small model" if draft not in (None, NGRAM) else draft or "none"
-                rungs = (catalogue.find(f"decode/{few_rows_rung(dtype)}").full_name,) if draft else ()
-                for text, prompts in drafted_prompts().items():
-                    for temperature in (0.0, 0.8):
-                        options = {"draft": name, "text": text, "temperature": temperature}
-                        with self.row("drafts", what, dtype, rungs, **options) as found:
-                            if found.selected:
-                                measured = self._drafted(model, prompts, temperature)
-                                found.metrics |= measured
-                                rate = measured["tokens_per_s"]
-                                if draft is None:
-                                    plain[text, temperature] = rate
-                                elif (text, temperature) in plain:
-                                    found.metrics["vs_undrafted"] = rate / plain[text, temperature]
-
-    def _drafted(self, model: rung.Model, prompts: list[str], temperature: float) -> dict[str, float]:
-        """One text after the other; the first run of each prepares."""
-        tokens, seconds, proposed, accepted, drafted = 0, 0.0, 0, 0, 0
-        for prompt in prompts:
-            for last in (False, True):
-                run = model.run(
-                    [prompt], temperature=temperature, seed=1, stop_tokens=(), max_tokens=self.arguments.tokens
-                )
-                began = time.perf_counter()
-                list(run)
-                if last:
-                    seconds += time.perf_counter() - began
-                    tokens += len(run.completions[0].tokens)
-                    stats = run.stats
-                    proposed, accepted = proposed + stats.proposed, accepted + stats.accepted
-                    drafted += stats.drafted
-        found = {"tokens_per_s": tokens / seconds}
-        if proposed:
-            found |= {"accepted": accepted / proposed, "tokens_per_step": 1 + accepted / drafted}
-        return found
-
-    def cache(self) -> None:
-        """64 texts read token by token, keys and values in 16 bits and in 8: how far the next tokens' probabilities
-        differ."""
-        large = self.arguments.large
-        what, path = ("gpt2, stories", large) if large else ("inner", "inner")
-        truth: torch.Tensor | None = None
-        for cache in (None, "int8"):
-            model = rung.load(path, device="cuda", dtype="bfloat16", cache=cache)
-            engine = model.transformer.service.engine
-            assert isinstance(engine, GpuSteps)
-            held_out = HELD_OUT.read_text(encoding="utf-8").replace("<|endoftext|>", "")
-            ids = list(model.tokenizer.encode(held_out))
-            texts = [[*ids, *ids][len(ids) * row // 64 :][:BATCH] for row in range(64)]
-            served = self.served(engine, len(texts), BATCH)
-            options: dict[str, Any] = {"cache": cache or "bfloat16", "texts": len(texts)}
-            with self.row("cache", what, "bfloat16", served, **options) as found:
-                logprobs = self._along(engine, texts)
-                right = torch.tensor([text[PROMPT + 1 :] for text in texts], device="cuda").T[..., None]
-                perplexity = logprobs[:-1].gather(2, right).mean().neg().exp()
-                found.metrics["perplexity"] = float(perplexity)
-                if truth is None:
-                    truth = logprobs
-                else:
-                    found.metrics["kl_nats"] = float((truth.exp() * (truth - logprobs)).sum(-1).mean())
-                    found.metrics["same_likeliest"] = float((truth.argmax(-1) == logprobs.argmax(-1)).float().mean())
-            del model, engine
-        for rows, cache in itertools.product((64, 256), (None, "int8")):
-            engine = GpuSteps(config_of("gpt2"), weights_of("gpt2"), "bfloat16", cache=cache)
-            options = {"cache": cache or "bfloat16", "texts": rows}
-            with self.row("cache speed", "gpt2", "bfloat16", self.served(engine, rows), **options) as found:
-                if found.selected:
-                    rate, _ = self.write(engine, rows, BATCH, BATCH)
-                    found.metrics |= {"tokens_per_s": rate, "step_us": self.step_time(engine, rows, 192) * 1e6}
-            del engine
-
-    def _along(self, engine: GpuSteps, texts: list[list[int]]) -> torch.Tensor:
-        """Log-probabilities (tokens, texts, V) after each token that follows the prompt, for given texts."""
-        after = logits_after(engine, [t[:PROMPT] for t in texts], [t[PROMPT:] for t in texts])
-        return after.log_softmax(-1).transpose(0, 1)
-
     def sampling(self) -> None:
         """The cost of choosing a token."""
         engine = self.engine("gpt2", "bfloat16")
@@ -344,24 +245,6 @@ class Bench:
                 with torch.inference_mode():
                     found.metrics["prompt_ms"] = self._call_time(compiled) * 1e3
 
-    def agreement(self) -> None:
-        """Greedy text and logits against transformers float32 (64 tokens after an 8-token prompt)."""
-        model = transformers_model(config_of("gpt2"), weights_of("gpt2"), torch.float32)
-        prompt = self.prompts(1, PROMPT)[0]
-        with torch.inference_mode():
-            ids = torch.tensor([prompt], device="cuda")
-            text = model.generate(ids, max_new_tokens=64, do_sample=False, use_cache=True)[0].tolist()
-            truth = model(torch.tensor([text], device="cuda")).logits[0].double().log_softmax(-1)
-        for dtype in ("float32", "bfloat16", "int8"):
-            engine = self.engine("gpt2", dtype)
-            served = self.served(engine, 1)
-            with self.row("agreement", "gpt2", dtype, served, **{"with": "transformers float32"}) as found:
-                if found.selected:
-                    ours = [step[0] for step in write_texts(GpuBackend(None, engine, 1, exact=True), [prompt], [64])]
-                    same = next((i for i, (a, b) in enumerate(zip(ours, text[PROMPT:], strict=True)) if a != b), 64)
-                    kl, likeliest = self._forced(engine, text, truth)
-                    found.metrics |= {"same_tokens": same, "kl_nats": kl, "same_likeliest": likeliest}
-
     def peers(self) -> None:
         """transformers on the same texts."""
         for name, dtype, rows in PEERS:
@@ -402,21 +285,53 @@ class Bench:
                     model = model or transformers_model(config_of(name), weights_of(name), torch.bfloat16)
                     before = allocated()
 
-                    def logprobs(ids: torch.Tensor, model: Any = model) -> torch.Tensor:
-                        logits = model(ids, use_cache=False).logits[:, :-1].float()
-                        found: torch.Tensor = logits.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
-                        return found
-
                     torch._dynamo.reset()
+                    logprobs = functools.partial(_logprobs, model)
                     forward = torch.compile(logprobs) if by == COMPILED else logprobs
-
-                    def theirs(forward: Any = forward, even: list[list[int]] = even) -> None:
-                        with torch.inference_mode():
-                            sums = [forward(torch.tensor(even[i : i + 8], device="cuda")).sum(1)
-                                    for i in range(0, len(even), 8)]  # fmt: skip
-                        torch.cat(sums).tolist()
-
+                    theirs = functools.partial(_score_eight_at_a_time, forward, even)
                     found.metrics |= self._rate(theirs, texts * SCORED, before)
+
+    def llama(self) -> None:
+        """Texts of 128 tokens after 128 (one of 256), a step at 192, and scores of 8 texts, beside transformers."""
+        for name in LLAMA:
+            model: Any = rung.load(RANDOM + name, device="cuda", dtype="bfloat16")
+            engine, scored = model.plan.engine, self.prompts(8, SCORED)
+            for rows in (1, 8, 64, 256):
+                options: dict[str, Any] = {"texts": rows, "prompt_tokens": BATCH, "new_tokens": _new(rows)}
+                with self.row("text", name, "bfloat16", by="rung", **options) as found:
+                    if found.selected:
+                        rate, _ = self.generated(name, "bfloat16", rows, BATCH, _new(rows))
+                        found.metrics["tokens_per_s"] = rate
+                if rows in (1, 64):
+                    with self.row("step", name, "bfloat16", by="rung", texts=rows) as found:
+                        if found.selected:
+                            step = self.step_time(engine, rows, 192, 512)
+                            read = sum({t.data_ptr(): t.nbytes for t in engine.operands.values()}.values())
+                            decode = engine.open(rows, 512).decode
+                            launches = len(getattr(decode, "_steps", (decode,))) + 1
+                            found.metrics |= {"step_us": step * 1e6, "launches": launches, "bytes_us": read / 4.3e6}
+            with self.row("score", name, "bfloat16", by="rung", texts=8, tokens=SCORED) as found:
+                if found.selected:
+                    run = functools.partial(model.score, scored, context=SCORED, stride=SCORED)
+                    found.metrics |= self._rate(run, 8 * SCORED, allocated())
+            del model, engine
+            self._llama_of_transformers(name, scored)
+
+    def _llama_of_transformers(self, name: str, scored: list[list[int]]) -> None:
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        config = AutoConfig.for_model(**transformers_config(name))
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).cuda().eval()
+        for rows in (1, 64):
+            options: dict[str, Any] = {"texts": rows, "prompt_tokens": BATCH, "new_tokens": _new(rows)}
+            with self.row("text", name, "bfloat16", by="transformers", **options) as found:
+                if found.selected:
+                    more = {"cache_implementation": "static"}
+                    found.metrics["tokens_per_s"] = self._peer(model, rows, BATCH, _new(rows), more)
+        with self.row("score", name, "bfloat16", by="transformers", texts=8, tokens=SCORED) as found:
+            if found.selected:
+                run = functools.partial(_score_eight_at_a_time, functools.partial(_logprobs, model), scored)
+                found.metrics |= self._rate(run, 8 * SCORED, allocated())
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
 
@@ -424,7 +339,7 @@ class Bench:
         for _ in scores(rater, map(Text, texts), context=SCORED, stride=SCORED // 2):
             pass
 
-    def _rate(self, run: Callable[[], None], tokens: int, before: int, times: int = 5) -> dict[str, float | None]:
+    def _rate(self, run: Callable[[], object], tokens: int, before: int, times: int = 5) -> dict[str, float | None]:
         """Tokens per second of a run after a warm-up run, and the peak of additional memory."""
         run()
         torch.cuda.reset_peak_memory_stats()
@@ -437,9 +352,9 @@ class Bench:
         peak = torch.cuda.max_memory_allocated() - before
         return {"tokens_per_s": tokens / statistics.median(spent), "peak_mb": peak / 1e6}
 
-    def step_time(self, engine: GpuSteps, rows: int, length: int) -> float:
+    def step_time(self, engine: GpuSteps, rows: int, length: int, reach: int = 0) -> float:
         """Seconds per step, from graphs of eight; lengths are reset, so that all have about the same context."""
-        session = engine.open(rows)
+        session = engine.open(rows, reach)
         session.choice.greedy = True
         lengths = session.tensors["lengths"]
         session.tensors["limits"].fill_(1 << 30)
@@ -460,30 +375,9 @@ class Bench:
                 times.append(begin.elapsed_time(end) / 24e3)
         return float(statistics.median(times))
 
-    def _replay_time(self, graph: torch.cuda.CUDAGraph, times: int = 9) -> float:
-        found = []
-        for trial in range(times + 2):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
-            if trial > 1:
-                found.append(begin.elapsed_time(end) / 1e3)
-        return float(statistics.median(found))
-
-    def _forced(self, engine: GpuSteps, text: list[int], truth: torch.Tensor) -> tuple[float, float]:
-        """KL divergence per token and share of equal likeliest tokens, both models reading the same text."""
-        kls, hits = [], []
-        after = logits_after(engine, [text[:PROMPT]], [text[PROMPT:]])[0].double().log_softmax(-1)
-        for at, p in enumerate(after, PROMPT):
-            kls.append(float((truth[at].exp() * (truth[at] - p)).sum()))
-            hits.append(int(p.argmax()) == int(truth[at].argmax()))
-        return statistics.mean(kls), statistics.mean(hits)
-
     def prompts(self, rows: int, length: int) -> list[list[int]]:
         generator = torch.Generator().manual_seed(7)
-        prompts: list[list[int]] = torch.randint(0, 50000, (rows, length), generator=generator).tolist()
+        prompts: list[list[int]] = torch.randint(0, 49152, (rows, length), generator=generator).tolist()
         return prompts
 
     def write(self, engine: GpuSteps, rows: int, length: int, new: int, **how: Any) -> tuple[float, float]:
@@ -551,6 +445,22 @@ class Bench:
         return float(size * (layers * 12 * C * C + 50257 * C) / self.bandwidth)
 
 
+def _new(rows: int) -> int:
+    return 2 * BATCH if rows == 1 else BATCH
+
+
+def _logprobs(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    logits = model(ids, use_cache=False).logits[:, :-1].float()
+    found: torch.Tensor = logits.log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+    return found
+
+
+def _score_eight_at_a_time(forward: Callable[[torch.Tensor], torch.Tensor], texts: list[list[int]]) -> None:
+    with torch.inference_mode():
+        sums = [forward(torch.tensor(texts[i : i + 8], device="cuda")).sum(1) for i in range(0, len(texts), 8)]
+    torch.cat(sums).tolist()
+
+
 class Found:
     """A measurement's result; `selected` is whether it is to be measured at all."""
 
@@ -559,7 +469,7 @@ class Found:
         self.metrics: dict[str, float | None] = {}
 
 
-SECTIONS = ("text", "few", "cache", "drafts", "context", "prompt", "sampling", "agreement", "peers", "score")
+SECTIONS = ("text", "context", "prompt", "sampling", "llama", "peers", "score")
 
 
 def main() -> int:
@@ -568,11 +478,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="the file of rows (default: your store of results)")
     parser.add_argument("--limit", type=float, default=1e9, help="start nothing new after this many seconds")
     parser.add_argument("--missing", action="store_true", help="only what has no row of the present code")
-    parser.add_argument("--large", type=Path, help="drafts: a model of gpt2's size that was trained on stories")
-    parser.add_argument("--draft", default="inner", help="drafts: the small model with the same vocabulary")
-    parser.add_argument("--tokens", type=int, default=400, help="drafts: of a text")
     arguments = parser.parse_args()
-    if not torch.cuda.is_available() and arguments.sections != "drafts":
+    if not torch.cuda.is_available():
         print("no CUDA device was found; the benchmark needs one.", file=sys.stderr)
         return 2
     chosen: list[str] = arguments.sections.split(",")

@@ -20,7 +20,7 @@ def bounds() -> str:
 
 
 def programs(rows: Iterable[Row]) -> str:
-    """Which tool sees the fault of which program (benchmarks/programs_gpu.py)."""
+    """Which tool sees the fault of which program (benchmarks/programs_gpu.py of commit f55c2e5e)."""
     tools = ("rung", "memcheck", "racecheck", "initcheck", "synccheck")
     found = {(r.what, r.part): r for r in rows if r.kind == "sanitize" and r.part in tools}
 
@@ -48,15 +48,17 @@ def machine_speed(rows: Iterable[Row]) -> str:
 
 
 def same_bits(rows: Iterable[Row]) -> str:
-    """How many rungs' outputs are those of a GPU (benchmarks/same_bits.py of commit 65c23836)."""
+    """How many rungs' outputs are those of a GPU (benchmarks/same_bits.py)."""
     found = [row for row in rows if row.part == "same bits" and row.verdict == "ok"]
     if not found:
         return "\nNot compared yet.\n\n"
     equal = [row for row in found if not row.metrics["differ"]]
     others = sorted({f"{row.operation}/{row.what.partition('/')[2][:2]}" for row in found if row.metrics["differ"]})
+    rest = f" The others: {', '.join(others)}." if others else ""
+    gpus = " and ".join(sorted({row.machine["gpu"] for row in found}))
     return (
-        f"\nOf {len(found)} runs of CUDA rungs at small cases, on both, the outputs of {len(equal)} are equal in every "
-        f"bit. The others: {', '.join(others)}.\n\n"
+        f"\nOf {len(found)} runs of CUDA rungs at small cases, here and on an {gpus}, the outputs of {len(equal)} are "
+        f"equal in every bit.{rest}\n\n"
     )
 
 

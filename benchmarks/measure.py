@@ -4,8 +4,9 @@
 
 Rows go to one store, measured.jsonl under $OUT (or ./measured), and the verbs' output to measure.log next to it.
 Figures with a current row there or in results/ are not measured again, so that a second call continues where the first
-one stopped; `rung results FILE --publish results/h200` adds the rows to the published ones. A section that fails or
-runs out of time is a row with its reason, and the rest continues.
+one stopped; the documents' own figures (section reproduce) are those of this card alone. `rung results FILE --publish
+results/h200` adds the rows to the published ones. A section that fails or runs out of time is a row with its reason;
+the rest continues.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ import torch
 from rung.models.gpt2.rungs import few_rows_rung
 from rung.results import codes, machine, store
 from rung.results.row import Row
-from rung_reproduce.climbs import attention, course, model
-from rung_reproduce.studies import STUDIES
+from rung_reproduce.climbs import model
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path(os.environ.get("OUT") or "measured").resolve()
 RUNG = [sys.executable, "-m", "rung"]
 LEAST = 15.0  # seconds left below which nothing new is started
+SHORTEST = 20.0  # seconds that a call takes as its own limit
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,10 @@ class Measured:
         gpu = machine.facts().get("gpu", "")
         self.rows = [r for r in store.gather() if r.gpu == gpu and r.verdict == "ok" and codes.current(r)]
 
-    def parts(self, kind: str, what: str | None = None, study: bool = False) -> set[str]:
-        """The parts of a kind: steps of a climb, variants of a study, sections of the text benchmark."""
-        some = (r for r in self.rows if r.kind == kind and what in (None, r.what))
-        return {f"{r.part} {r.dtype}".strip() for r in some if ("study" in r.options) == study}
+    def parts(self, kind: str, what: str | None = None) -> set[str]:
+        """The parts of a kind: steps of a climb, runs on several GPUs."""
+        some = (r for r in self.rows if r.kind == kind and what in (None, r.what) and "study" not in r.options)
+        return {f"{r.part} {r.dtype}".strip() for r in some}
 
     def whats(self, kind: str, part: str | None = None) -> set[str]:
         return {r.what for r in self.rows if r.kind == kind and part in (None, r.part) and not r.quick}
@@ -77,32 +78,18 @@ def climb(measured: Measured) -> list[Task]:
     return tasks
 
 
-def generate(measured: Measured) -> list[Task]:
-    sections = "text,few,drafts,context,prompt,sampling,agreement"
-    return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", sections], 240, "--limit")]
-
-
-def peers(measured: Measured) -> list[Task]:
-    return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", "peers"], 200, "--limit")]
-
-
-def score(measured: Measured) -> list[Task]:
-    return [Task([sys.executable, "benchmarks/generate.py", "--missing", "--sections", "score"], 150, "--limit")]
+def texts(sections: str, limit: float) -> Callable[[Measured], list[Task]]:
+    command = [sys.executable, "benchmarks/generate.py", "--missing", "--sections", sections]
+    return lambda measured: [Task(command, limit, "--limit")]
 
 
 def check(measured: Measured) -> list[Task]:
     return [Task([*RUNG, "check", "--device", "cuda", "--missing", "-o", os.environ["RUNG_RESULTS"]], 300)]
 
 
-PARTS = {"waves": "squares", "cache": "passes", "ranks": "weak"}  # a part that was added to a study later
-LONG = {"attention": 200, "ranks": 180, "waves": 120, "cache": 90}  # seconds
-
-
-def study(measured: Measured) -> list[Task]:
-    last = ("ranks", "attention")  # the sequential loops take longest
-    whole = measured.whats("study", "")
-    names = [n for n in STUDIES if n not in whole or PARTS.get(n, "") not in measured.parts("study", n)]
-    return [Task([*RUNG, "study", n, "--no-chart"], LONG.get(n, 60)) for n in sorted(names, key=last.count)]
+def reproduce(measured: Measured) -> list[Task]:
+    """Studies, climbs and profiles that the documents name and that were not measured here."""
+    return [Task([*RUNG, "reproduce", "--run"], 540, "--budget")]
 
 
 def profile(measured: Measured) -> list[Task]:
@@ -118,31 +105,6 @@ def atlas(measured: Measured) -> list[Task]:
     return [Task([sys.executable, "-m", "rung_reproduce.atlas"], 260, "--limit")]
 
 
-TEXT_SECONDS = 12.0  # for a step's 512 tokens; slower ones are shown with the tokens they wrote
-
-
-def attention_climb(measured: Measured) -> list[Task]:
-    """The study's texts, complete if the limit allows: a row with a shorter limit is measured again."""
-    texts = [r for r in measured.rows if r.kind == "climb" and r.options.get("study") == "attention"]
-    whole = [r for r in texts if r.metrics["tokens"] >= 512 or r.metrics["seconds"] > TEXT_SECONDS / 2]
-    done = {(r.part, r.options.get("batch", 1)) for r in whole}
-    study = [*RUNG, "climb", "--study", "attention", "--seconds", f"{TEXT_SECONDS:.0f}"]
-    tasks = [Task(study, 420)] if {(v.name, 1) for v in attention.variants("cuda")} - done else []
-    rungs = [word for name in AT_ONCE for word in ("--rung", name)]
-    missing = [n for n in (4, 16) if {(name, n) for name in AT_ONCE} - done]
-    return tasks + [Task([*study, "--batch", str(n), *rungs], 120) for n in missing]
-
-
-AT_ONCE = ("12_one_kernel", "13_flash", "29_triton", "24_output_in_registers")  # also written as several texts at once
-
-
-def course_climb(measured: Measured) -> list[Task]:
-    needed = {f"{step.name} {step.dtype}" for step in course.steps()}
-    if not needed - measured.parts("climb", "gpt2", study=True):
-        return []
-    return [Task([*RUNG, "climb", "--study", "course"], 200)]
-
-
 def sweep(measured: Measured) -> list[Task]:
     layernorm = ["sweep", "layernorm/09_split", "--dtype", "f32", "--shape", "b8t1024", "--seconds", "0.05"]
     few = [
@@ -151,20 +113,13 @@ def sweep(measured: Measured) -> list[Task]:
         for dtype, real in (("bfloat16", "bf16"), ("int8", "bf16"), ("float32", "f32")) for rows in (2, 4, 8)
         if dtype != "float32" or rows < 8
     ]  # fmt: skip
-    course = Task([*RUNG, "course", "--seconds", "0.03"], 90)
-    return [course, Task([*RUNG, *layernorm], 60), *(Task(words, 60) for words in few)]
+    return [Task([*RUNG, *layernorm], 60), *(Task(words, 60) for words in few)]
 
 
 def parallel(measured: Measured) -> list[Task]:
     known = {p.partition(" ")[0] for p in measured.parts("parallel")}
     names = [n for n in ("pipeline", "texts")[: torch.cuda.device_count()] if n not in known]
     return [Task([sys.executable, "reproduce/benchmarks/parallel.py", n], 120) for n in names]
-
-
-def serving(measured: Measured) -> list[Task]:
-    needed = {f"engine {part} bfloat16" for part in ("parts", "many", "arrivals", "alone")}
-    done = not needed - measured.parts("generate", "gpt2")
-    return [] if done else [Task([sys.executable, "benchmarks/serving.py"], 120)]
 
 
 def mutants(measured: Measured) -> list[Task]:
@@ -174,18 +129,16 @@ def mutants(measured: Measured) -> list[Task]:
 
 # In order of importance.
 SECTIONS: dict[str, Callable[[Measured], list[Task]]] = {
-    "climb": climb, "generate": generate, "bench": bench, "peers": peers, "study": study, "check": check,
-    "serving": serving, "score": score, "profile": profile, "atlas": atlas,
-    "attention": attention_climb,
-    "course": course_climb, "parallel": parallel, "sweep": sweep, "mutants": mutants,
-    "count": count,
+    "climb": climb, "generate": texts("text,context,prompt,sampling,llama", 240), "bench": bench,
+    "peers": texts("peers", 200), "reproduce": reproduce, "check": check, "score": texts("score", 150),
+    "profile": profile, "atlas": atlas, "parallel": parallel, "sweep": sweep, "mutants": mutants, "count": count,
 }  # fmt: skip
 
 
 def run(task: Task, log: Path, left: float) -> str:
     """Carry out a call; returns the reason if it failed, else an empty text."""
     limit = min(task.limit, left)
-    words = [*task.words, *([task.own_limit, f"{max(limit - LEAST, 1):.0f}"] if task.own_limit else [])]
+    words = [*task.words, *([task.own_limit, f"{max(limit - LEAST, SHORTEST):.0f}"] if task.own_limit else [])]
     with log.open("a", encoding="utf-8") as out:
         out.write(f"\n$ {' '.join(words)}\n")
         out.flush()

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from rung.arrays import dtype_of
 from rung.errors import RungError
 
 TOOLS = ("memcheck", "racecheck")
@@ -124,7 +125,7 @@ def _launch_all(names: Sequence[str]) -> None:
                 magnitude=case.magnitude,
                 change=case.change,
                 names=rung.operand_names,
-                empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind, device="cuda"),
+                empty=lambda _, shape, kind: torch.zeros(shape, dtype=dtype_of(kind, torch), device="cuda"),
             )
             build = rung.built_for(SANITIZED) if isinstance(rung, CudaRung) else rung
             build.prepare(tensors, values, named(name), device="cuda").run()

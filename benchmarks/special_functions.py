@@ -3,8 +3,9 @@
 The unit interpolates: of an argument of 23 bits the upper six (seven for 1/x) choose a row of three numbers, and the
 others, x, give c0 + c1 x + c2 square(x), cut off. The rows are found from what a GPU gives for all 2^23 arguments, each
 of which they reproduce (but the one of 1, for some functions), and go to special.def in gpuless/machine, in units of
-2^-40. The second output is a sample of arguments and results, for the tests: of every sign and exponent for 1/x,
-1/sqrt(x) and 2^x, of normal numbers for the others.
+2^-40. Of the sine the argument has 25 bits behind the point, in turns, and one quarter is kept; of tanh the larger the
+exponent, the more bits choose the row. The second output is a sample of arguments and results, for the tests: of every
+sign and exponent for most, of normal numbers for the logarithm and the square root, every number of 16 bits.
 """
 
 from __future__ import annotations
@@ -24,15 +25,26 @@ from rung.cuda import driver
 FUNCTIONS = {
     "rcp": "rcp.approx.ftz.f32", "rsq": "rsqrt.approx.ftz.f32", "ex2": "ex2.approx.ftz.f32",
     "lg2": "lg2.approx.ftz.f32", "sqrt": "sqrt.approx.ftz.f32",
+    "sin": "sin.approx.ftz.f32", "cos": "cos.approx.ftz.f32", "tanh": "tanh.approx.f32",
+    "ex2_f16": "ex2.approx.f16", "tanh_f16": "tanh.approx.f16",
+    "ex2_bf16": "ex2.approx.ftz.bf16", "tanh_bf16": "tanh.approx.bf16",
+    "rcp_f64": "rcp.approx.ftz.f64", "rsq_f64": "rsqrt.approx.ftz.f64",
 }  # fmt: skip
-KERNEL = """extern "C" __global__ void {0}(const float* x, float* y)
+# Of a format: C's type, the letter of its registers, numpy's types of numbers and of bits.
+FORMATS = {
+    "f32": ("float", "f", np.float32, np.uint32), "f64": ("double", "d", np.float64, np.uint64),
+    "f16": ("short", "h", np.int16, np.uint16), "bf16": ("short", "h", np.int16, np.uint16),
+}  # fmt: skip
+KERNEL = """extern "C" __global__ void special_{0}(const {2}* x, {2}* y)
 {{
     const int i = blockIdx.x * 256 + threadIdx.x;
-    float r;
-    asm volatile("{1} %0, %1;" : "=f"(r) : "f"(x[i]));
+    {2} r;
+    asm volatile("{1} %0, %1;" : "={3}"(r) : "{3}"(x[i]));
     y[i] = r;
 }}
 """
+TURN = np.float32(0.15915494)  # by which the code of sin.approx multiplies, towards zero
+TANH = {-8: 0, -7: 0, -6: 0, -5: 1, -4: 1, -3: 2, -2: 2, -1: 2, 0: 3, 1: 4, 2: 3}  # exponent -> upper bits
 COUNT = 1 << 23
 SAMPLE = 1 << 12
 EXPONENTS = (-126, -100, -64, -33, -24, -8, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 7, 8, 23, 64, 100, 127)
@@ -84,18 +96,40 @@ def table(given: Callable[[str, np.ndarray], np.ndarray]) -> list[tuple[int, int
     for name, x in (("rsq", one), ("rsq", two), ("ex2", steps), ("sqrt", one), ("sqrt", two)):
         found += rows(*cut(given(name, x)))
     (low, high), (least, most) = cut(given("lg2", one), 16), cut(-given("lg2", half), 16)
-    return found + rows(np.maximum(low, ONE - 1 - most), np.minimum(high, ONE - 1 - least))
+    found += rows(np.maximum(low, ONE - 1 - most), np.minimum(high, ONE - 1 - least))
+    return found + sines(given) + [row for exponent, upper in TANH.items() for row in tanhs(given, exponent, upper)]
+
+
+def sines(given: Callable[[str, np.ndarray], np.ndarray]) -> list[tuple[int, int, int]]:
+    x = ((np.arange(COUNT) + 0.5) / 2**25 / np.float64(TURN)).astype(np.float32)
+    turns = x.astype(np.float64) * TURN
+    nearest = turns.astype(np.float32)
+    at = (np.where(nearest > turns, np.nextafter(nearest, np.float32(0)), nearest) * 2.0**25).astype(np.int64)
+    low, high = cut(given("sin", x))
+    return [parabola(low[row], high[row], at[row] & 0x1FFFF) for row in (at >> 17 == r for r in range(64))]
+
+
+def tanhs(given: Callable[[str, np.ndarray], np.ndarray], exponent: int, upper: int) -> list[tuple[int, int, int]]:
+    x = np.arange(1 << 17)
+    found = []
+    for row in range(1 << upper):
+        bits = exponent + 127 << 23 | row << 23 - upper | x << 6 - upper
+        found.append(parabola(*cut(given("tanh", bits.astype(np.uint32).view(np.float32))), x))
+    return found
 
 
 def main() -> int:
     output = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-    source = "".join(KERNEL.format(name, ptx) for name, ptx in FUNCTIONS.items())
-    module = driver.load_module(Build(source, "special.cu", tuple(FUNCTIONS), (), (), arch_specific=True))
+    formats = {name: FORMATS[ptx.rpartition(".")[2]] for name, ptx in FUNCTIONS.items()}
+    source = "".join(KERNEL.format(name, ptx, *formats[name][:2]) for name, ptx in FUNCTIONS.items())
+    kernels = tuple(f"special_{name}" for name in FUNCTIONS)
+    module = driver.load_module(Build(source, "special.cu", kernels, (), (), arch_specific=True))
 
     def given(name: str, x: np.ndarray) -> np.ndarray:
-        a = torch.from_numpy(x.astype(np.float32)).cuda()
+        a = torch.from_numpy(x).cuda()
         b = torch.empty_like(a)
-        module.launch(name, LaunchConfig((len(x) // 256, 1, 1), (256, 1, 1)), [("pointer", a), ("pointer", b)])
+        config = LaunchConfig((len(x) // 256, 1, 1), (256, 1, 1))
+        module.launch(f"special_{name}", config, [("pointer", a), ("pointer", b)])
         torch.cuda.synchronize()
         return b.cpu().numpy()
 
@@ -105,9 +139,10 @@ def main() -> int:
     sample: dict[str, Any] = {"arguments": every}
     for name, exponents in (("lg2", EXPONENTS), ("sqrt", (0, 1))):
         sample[f"{name}_arguments"] = np.concatenate([some | np.uint32(e + 127 << 23) for e in exponents])
-    for name in FUNCTIONS:
-        x = sample.get(f"{name}_arguments", every)
-        sample[name] = given(name, x.view(np.float32)).view(np.uint32)
+    for name, (_, _, number, bits) in formats.items():
+        usual = {np.uint16: np.arange(1 << 16, dtype=np.uint16), np.uint64: every.astype(np.uint64) << np.uint64(32)}
+        x = sample.get(f"{name}_arguments", usual.get(bits, every))
+        sample[name] = given(name, x.view(number)).view(bits)
     np.savez_compressed(output / "special_functions.npz", **sample)
     return 0
 

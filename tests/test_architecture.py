@@ -32,7 +32,8 @@ ORDER = (
     ("dtypes", "precision", "inputs"),
     ("lines",),
     ("plugins",),
-    ("arrays", "errors", "lazy", "progress", "apart"),
+    ("apart",),
+    ("arrays", "errors", "lazy", "progress"),
 )
 _MODULE = re.compile(r"rung(\.[a-z_]+)+")
 LEVEL = {room: len(ORDER) - i for i, rooms in enumerate(ORDER) for room in rooms}
@@ -76,6 +77,16 @@ def test_rung_does_not_import_the_documents() -> None:
     """Verbs, ladders and tables of theirs come by entry points."""
     for path in PACKAGE.rglob("*.py"):
         assert "rung_reproduce" not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_messages_of_gpuless_do_not_send_their_reader_to_rung() -> None:
+    """Who has installed gpuless alone has no command of that name; the cache's folder and the repository have it."""
+    for path in (ROOT / "gpuless/src").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documented = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documented:
+                assert not re.search(r"\brung\b", node.value.removeprefix("https://github.com/rung-gpu/rung").removesuffix("rung")), path
 
 
 def test_no_import_runs_up() -> None:

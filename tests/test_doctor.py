@@ -8,6 +8,7 @@ import torch
 
 from gpuless.compile import headers
 from rung import doctor
+from verbs import rung
 
 
 @pytest.fixture(autouse=True)
@@ -16,11 +17,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rung_doctor(*words: str) -> int:
-    from rung.cli import main
 
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", *words])
-    return int(ended.value.code or 0)
+    return rung("doctor", *words)
 
 
 def test_a_sound_machine_has_nothing_broken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Verbs that only read text answer at once: torch, whose import takes seconds, stays out of their process."""
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -55,11 +56,47 @@ def test_verbs_do_without_torch(words: list[str], tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "[] 0", done.stderr
 
 
-@pytest.mark.parametrize("words", [["check", "relu/1"], ["count", "relu/1"]], ids=" ".join)
-def test_where_torch_is_not_installed_a_verb_that_needs_it_says_so(words: list[str]) -> None:
-    program = f"import sys; sys.modules['torch'] = None\n{RUN}"
-    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
-    assert "pip install torch" in done.stderr and done.stderr.splitlines()[-1].endswith(" 2"), done.stderr
+KERNEL = """
+__global__ void relu(float* out, const float* x, int N)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < N) out[i] = fmaxf(x[i], 0.f);
+}
+"""
+WITHOUT = f"import sys; sys.modules['torch'] = None\n{RUN}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "relu/1", "--quick"],
+        ["check", "relu", "mine.cu", "--quick"],
+        ["count", "relu/1"],
+        pytest.param(["draw", "relu", "mine.cu"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_cuda_kernels_are_judged_counted_and_drawn_where_torch_is_not_installed(
+    words: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.cu").write_text(KERNEL)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, *words], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert done.stderr.splitlines()[-1].endswith(" 0"), done.stderr
+
+
+def test_where_torch_is_not_installed_a_verb_that_needs_it_says_so() -> None:
+    words = [sys.executable, "-c", WITHOUT, "bench", "relu/1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert "pip install 'rung[models]'" in done.stderr and done.stderr.splitlines()[-1].endswith(" 2"), done.stderr
+
+
+def test_where_torch_is_not_installed_a_rung_that_needs_it_is_not_judged() -> None:
+    words = ["check", "relu/triton", "--dtype", "f32", "--json"]
+    done = subprocess.run([sys.executable, "-c", WITHOUT, *words], capture_output=True, text=True, timeout=60)
+    told = json.loads(done.stdout)
+    assert told["verdict"] == "not judged" and "rung[models]" in told["findings"][0]["text"], done.stdout
 
 
 def test_text_on_a_cpu_does_without_rungs_and_what_compiles_them() -> None:

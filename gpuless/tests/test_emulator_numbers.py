@@ -239,26 +239,37 @@ def test_vectors_have_cudas_sizes_and_load_whole() -> None:
     assert sizes.tolist() == [12, 16, 16, 8, 8, 4, 4, 4]
 
 
-@pytest.mark.parametrize(
-    ("name", "ptx"), [("rcp", "rcp"), ("rsq", "rsqrt"), ("ex2", "ex2"), ("lg2", "lg2"), ("sqrt", "sqrt")]
-)
-def test_special_functions_have_the_bits_of_an_h100(name: str, ptx: str) -> None:
-    """A GPU gave the answers once: for arguments of every exponent and sign, infinities and NaN among them; of lg2 for
-    normal numbers of 22 exponents, of sqrt from 1 to 4."""
+SPECIAL = {
+    "rcp": "rcp.approx.ftz.f32", "rsq": "rsqrt.approx.ftz.f32", "ex2": "ex2.approx.ftz.f32", "lg2": "lg2.approx.ftz.f32",
+    "sqrt": "sqrt.approx.ftz.f32", "sin": "sin.approx.ftz.f32", "cos": "cos.approx.ftz.f32", "tanh": "tanh.approx.f32",
+    "ex2_f16": "ex2.approx.f16", "tanh_f16": "tanh.approx.f16", "ex2_bf16": "ex2.approx.ftz.bf16",
+    "tanh_bf16": "tanh.approx.bf16", "rcp_f64": "rcp.approx.ftz.f64", "rsq_f64": "rsqrt.approx.ftz.f64",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_functions_have_a_gpus_bits(name: str) -> None:
+    """A GPU gave the answers once: for arguments of every exponent and sign, infinities and NaN among them, and for all
+    of 16 bits; of lg2 for normal numbers of 22 exponents, of sqrt from 1 to 4."""
     stored = np.load(Path(__file__).with_name("special_functions.npz"))
     x = stored[f"{name}_arguments" if f"{name}_arguments" in stored else "arguments"]
-    assert (special(f"{ptx}.approx.ftz.f32", x) == stored[name]).all()
+    if stored[name].itemsize == 2:
+        x = np.arange(1 << 16, dtype=np.uint16)
+    elif stored[name].itemsize == 8:
+        x = x.astype(np.uint64) << np.uint64(32)
+    assert (special(SPECIAL[name], x) == stored[name]).all()
 
 
 def special(ptx: str, x: np.ndarray) -> np.ndarray:
+    ctype, letter, number = {2: ("short", "h", np.int16), 4: ("float", "f", np.float32), 8: ("double", "d", np.float64)}[x.itemsize]
     source = (
-        "__global__ void k(const float* x, float* out) { const int i = blockIdx.x * 256 + threadIdx.x; float r;"
-        f' asm("{ptx} %0, %1;" : "=f"(r) : "f"(x[i])); out[i] = r; }}'
+        f"__global__ void k(const {ctype}* x, {ctype}* out) {{ const int i = blockIdx.x * 256 + threadIdx.x; {ctype} r;"
+        f' asm("{ptx} %0, %1;" : "={letter}"(r) : "{letter}"(x[i])); out[i] = r; }}'
     )
-    arguments = torch.from_numpy(x.view(np.float32).copy())
+    arguments = torch.from_numpy(x.view(number).copy())
     out = torch.empty_like(arguments)
     run(source, arguments, out, grid=len(x) // 256, block=256)
-    return out.numpy().view(np.uint32)
+    return out.numpy().view(x.dtype)
 
 
 @pytest.mark.parametrize(("name", "zero"), [("lg2", -math.inf), ("sqrt", 0.0)])

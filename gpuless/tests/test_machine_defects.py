@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from emulation import load, needs_compiler, of_the_machine, run
+from emulation import ON_GPU, load, needs_compiler, of_the_machine, run
 from gpuless import EmulatorFault, machine
 from gpuless.launch import LaunchConfig
 
@@ -89,6 +89,7 @@ def test_lanes_of_different_calls_in_a_recursion_do_not_come_together() -> None:
     assert torch.equal(plain, debugged) and plain.any()
 
 
+@of_the_machine
 def test_a_stack_that_recursion_makes_unknown_has_room_for_the_kernels_own_arrays() -> None:
     source = """
     __device__ __noinline__ int f(int n, int* box) { if (n < 1) return box[n & 255]; box[n]++; return f(n - 1, box) + f(n - 3, box); }
@@ -100,6 +101,7 @@ def test_a_stack_that_recursion_makes_unknown_has_room_for_the_kernels_own_array
     assert torch.equal(plain, debugged)
 
 
+@pytest.mark.skipif(ON_GPU, reason="there each launch has a process, and variables, of its own")
 def test_code_for_debuggers_names_variables_of_each_module() -> None:
     source = """
     __device__ int table[4] = {7, 8, 9, 10};

@@ -278,6 +278,28 @@ def test_kernels_that_wait_for_each_other_for_ever_are_told_at_their_loop(tmp_pa
         assert document["results"][0]["seconds"] < 30
 
 
+@pytest.mark.parametrize(
+    ("loop", "kind"),
+    [
+        ("for (int i = 0; i < n; i++) x = x * 1.0001f + 0.5f;", "unfinished"),  # it is only slow
+        ("for (int i = 0; i < n; i++) { x = x * 1.0001f; __syncthreads(); }", "unfinished"),
+        ("for (int i = 0; i < n; i -= i % 8 == 7 ? 7 : -1) x = i & 3;", "deadlock"),  # it comes back to where it was
+        ("while (true) atomicAdd(out, 1.0f);", "deadlock"),
+    ],
+)
+def test_a_launch_at_its_limit_is_a_deadlock_only_if_it_cannot_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str, kind: str
+) -> None:
+    source = tmp_path / "limit.cu"
+    source.write_text(
+        "__global__ void f(float* out, int n) { float x = threadIdx.x; " + loop + " out[threadIdx.x] = x; }\n"
+        "int main() { float* out; cudaMalloc(&out, 512); cudaMemset(out, 0, 512); f<<<1, 64>>>(out, 1 << 30);\n"
+        "return cudaDeviceSynchronize() ? 0 : 7; }\n"
+    )
+    monkeypatch.setenv("GPULESS_SECONDS", "1")
+    assert [found["kind"] for found in json.loads(run(source, "--json").stdout)["findings"]] == [kind]
+
+
 def test_long_work_of_one_thread_is_no_deadlock(tmp_path: Path) -> None:
     source = tmp_path / "long.cu"
     source.write_text(

@@ -52,3 +52,19 @@ def test_an_array_that_is_only_read_is_guarded_and_names_are_checked() -> None:
         module["mul"]
     with pytest.raises(UserError, match="does not count"):
         session.traffic()
+
+
+@needs_compiler
+def test_numbers_take_the_type_of_their_parameter_and_instances_are_found_as_they_were_asked_for() -> None:
+    source = """
+template <int N> __global__ void scale(const float* x, float* out, float by, double more, int n)
+{ if (threadIdx.x < n) out[threadIdx.x] = x[threadIdx.x] * by + float(more) + N; }
+"""
+    module, session = gpuless.compile_cuda(source, kernels=["scale<0>", "scale<10>"]), gpuless.Session()
+    x, out = session.memory(np.arange(8, dtype=np.float32)), session.memory(np.zeros(8, np.float32))
+    session.launch(module["scale<0>"], 1, 8, [x, out, 2, 1, 8.0])
+    assert (out == 2 * x + 1).all()
+    session.launch(module["scale< 10 >"], 1, 8, {"x": x, "out": out, "by": np.float32(1), "more": True, "n": 8})
+    assert (out == x + 11).all()
+    with pytest.raises(UserError, match="n is of type int"):
+        session.launch(module["scale<0>"], 1, 8, [x, out, 2, 1, 8.5])

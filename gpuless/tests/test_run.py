@@ -69,28 +69,6 @@ def test_what_programs_seldom_call_is_there_or_refused_by_name(tmp_path: Path) -
     assert "cudaGraphicsUnmapResources is not supported" in ended.stderr
 
 
-def test_launches_of_cuda_3_run(tmp_path: Path) -> None:
-    """A function keeps its block, its shared memory and its parameters for the next launch."""
-    source = tmp_path / "kept.cpp"
-    source.write_text(
-        "#include <cuda.h>\n#include <nvrtc.h>\n#include <string>\n"
-        'const char* const text = "extern \\"C\\" __global__ void fill(int* x, int by, float add) "\n'
-        '    "{ extern __shared__ int s[]; int i = blockIdx.y * 4 + threadIdx.x; s[threadIdx.x] = i * by; x[i] = s[threadIdx.x] + add; }";\n'
-        "int main()\n{\n    CUdevice d; CUcontext c; CUmodule m; CUfunction f; CUdeviceptr x; int h[8];\n"
-        "    cuInit(0); cuDeviceGet(&d, 0); cuDevicePrimaryCtxRetain(&c, d); cuCtxSetCurrent(c); cuMemAlloc(&x, sizeof h);\n"
-        '    nvrtcProgram p; size_t n; nvrtcCreateProgram(&p, text, "k.cu", 0, 0, 0); nvrtcCompileProgram(p, 0, 0);\n'
-        "    nvrtcGetPTXSize(p, &n); std::string ptx(n, 0); nvrtcGetPTX(p, &ptx[0]); cuModuleLoadData(&m, ptx.data());\n"
-        '    if (cuModuleGetFunction(&f, m, "fill")) return 1;\n'
-        "    cuFuncSetBlockShape(f, 4, 1, 1); cuFuncSetSharedSize(f, 16); cuParamSetSize(f, 16);\n"
-        "    cuParamSetv(f, 0, &x, 8); cuParamSeti(f, 8, 3); cuParamSetf(f, 12, 0.5f);\n"
-        "    if (cuLaunchGrid(f, 1, 2) || cuMemcpyDtoH(h, x, sizeof h)) return 2;\n"
-        "    if (cuFuncSetBlockShape(f, 0, 1, 1) != CUDA_ERROR_INVALID_VALUE) return 3;\n"
-        "    return h[7] == 21 ? 0 : 4;\n}\n"
-    )
-    ended = gpuless("run", "-lnvrtc", "-lcuda", source)
-    assert ended.returncode == 0, ended
-
-
 def test_builds_that_name_the_toolkit_by_another_variable_link_its_static_runtime(tmp_path: Path) -> None:
     (tmp_path / "main.cpp").write_text(
         "#include <cuda_runtime.h>\nint main() { int n; return cudaGetDeviceCount(&n) || n != 1; }\n"

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import gpuless
-from rung.cli import main
 from rung.errors import RungError
 from rung.models.family import Config
 from rung.models.folders import INNER
@@ -27,6 +26,7 @@ from rung.results.row import Row
 from rung_reproduce.climbs import attention as study
 from rung_reproduce.climbs.attention import NaivePlan, Variant
 from rung_reproduce.show import attention_text_chart
+from verbs import rung
 
 pytestmark = pytest.mark.slow
 
@@ -283,9 +283,7 @@ def test_the_picture_without_a_whole_text_has_curves_only() -> None:
 
 
 def climb(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["climb", "--device", "emulator", "--model", "inner", "--study", "attention", *words])
-    return int(ended.value.code or 0)
+    return rung("climb", "--device", "emulator", "--model", "inner", "--study", "attention", *words)
 
 
 @emulated

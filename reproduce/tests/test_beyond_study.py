@@ -6,7 +6,6 @@ import os
 import pytest
 import torch
 
-from rung.cli import main
 from rung.results import store
 from rung_reproduce.parallel import data, launch
 from rung_reproduce.parallel.pipeline import Overlap, Pipelined
@@ -14,6 +13,7 @@ from rung_reproduce.studies import attention, contestants, ranks
 from rung_reproduce.studies.common import Gpu
 from rung_reproduce.studies.contestants import Measured
 from suite import PACKAGES
+from verbs import rung
 
 without_mpi = launch.available()
 
@@ -26,9 +26,7 @@ def apart(tmp_path, monkeypatch):
 
 
 def study(*words):
-    with pytest.raises(SystemExit) as ended:
-        main(["study", "attention", *words])
-    return ended.value.code
+    return rung("study", "attention", *words)
 
 
 @pytest.mark.skipif(without_mpi is not None, reason=str(without_mpi))
@@ -101,9 +99,7 @@ def test_missing_mpi_is_reported(monkeypatch, capsys):
 
 
 def test_options_of_this_study_are_refused_by_others(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["study", "waves", "--heads", "2"])
-    assert ended.value.code == 2
+    assert rung("study", "waves", "--heads", "2") == 2
     assert "--heads is an option of `rung study attention` only" in capsys.readouterr().err
 
 

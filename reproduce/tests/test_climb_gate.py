@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rung.cli import main
 from rung.models.folders import INNER
 from rung.models.load import load
 from rung.models.weights import Linear, read_weights
@@ -18,6 +17,7 @@ from rung_reproduce.climbs import model
 from rung_reproduce.climbs.model import DIVERGENCE, Climb, Climbed, Climber, Step
 from rung_reproduce.show.charts import write_svg
 from rung_reproduce.show.model_chart import chart
+from verbs import rung
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,7 @@ def test_the_gate_lets_a_right_rung_by(climber: Climber) -> None:
 def test_an_emulated_climb_tells_no_speed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "climb --device emulator --model inner --plan none --rung 3 --dtype float32 -n 1 --prompt Once"
     picture, found = tmp_path / "climb.svg", tmp_path / "climb.jsonl"
-    with pytest.raises(SystemExit) as ended:
-        main([*words.split(), "--svg", str(picture), "-o", str(found)])
-    assert not ended.value.code and not picture.exists()
+    assert rung(*words.split(), "--svg", str(picture), "-o", str(found)) == 0 and not picture.exists()
     (row,) = (json.loads(line) for line in found.read_text().splitlines())
     assert row["verdict"] == "ok" and row["metrics"]["same_tokens"] == 1
     assert not {"tokens_per_s", "first_ms", "of_bandwidth"} & {n for n, v in row["metrics"].items() if v is not None}

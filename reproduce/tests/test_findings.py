@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gpuless.facts import limits
-from rung.cli import main
 from rung.results import codes, current, store
 from rung.results.current import Figures
 from rung.results.row import Row
@@ -19,6 +18,7 @@ from rung.rungs import catalogue
 from rung_reproduce import findings, sources
 from rung_reproduce.findings import Finding
 from rung_reproduce.show import page
+from verbs import rung
 
 # What a reason names of code must be a fact, beside the reason.
 NAMED = re.compile(r"wgmma|HMMA|cutlass|sm_\d+|copies a tile|tensor map|machine code is the same|to the unit|to the instruction|to the (five )?digits", re.I)
@@ -286,9 +286,7 @@ def test_every_profile_that_a_figure_names_has_that_kernel(rows: list[Row]) -> N
 
 
 def test_the_command_line_tells_them(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["reproduce", "flash", "--findings", "--json"])
-    assert not ended.value.code
+    assert rung("reproduce", "flash", "--findings", "--json") == 0
     (flash,) = json.loads(capsys.readouterr().out)
     assert flash["document"] == "flash" and len(flash["findings"]) > 10
     assert {"they found", "theirs", "ours", "verdict", "why"} == {*flash["findings"][0]}

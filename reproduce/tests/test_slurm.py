@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from rung.cli import main
 from rung.errors import RungError
 from rung.results import store as results
 from rung.results.row import Row
@@ -23,6 +22,7 @@ from rung.rungs.subjects import subject_of
 from rung.sweep import sweep as sweeps
 from rung_reproduce.sweeps import course, slurm
 from suite import PACKAGES
+from verbs import rung
 
 RUNG = "matmul/05_register_tiles"
 TUNE = ("BM=64,128", "BN=64,128", "BK=8,16", "TM=4", "TN=4")  # 8 configurations
@@ -49,12 +49,6 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_TUNINGS", str(tmp_path / "tunings.jsonl"))
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", PACKAGES)
-
-
-def rung(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 def planned() -> list[sweeps.Tuning]:

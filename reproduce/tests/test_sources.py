@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from rung.cli import main
 from rung.errors import RungError
 from rung.results import codes, store
 from rung.results.row import Row
@@ -15,6 +14,7 @@ from rung_reproduce import sources
 from rung_reproduce.climbs import attention, course, model
 from rung_reproduce.show import forms
 from rung_reproduce.studies import STUDIES
+from verbs import rung
 
 FIGURES = [f for e in sources.experiments() for f in e.figures]
 
@@ -169,10 +169,9 @@ def test_what_cannot_be_answered_says_why_and_a_wrong_place_is_refused() -> None
 
 
 def test_the_command_shows_every_figure_its_command_and_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["reproduce", "--json"])
+    code = rung("reproduce", "--json")
     output = json.loads(capsys.readouterr().out)
-    assert not ended.value.code and {e["document"] for e in output} == {*sources.documents()}
+    assert code == 0 and {e["document"] for e in output} == {*sources.documents()}
     experiments = [e for document in output for e in document["experiments"]]
     lines = [line for e in experiments for line in e["figures"]]
     assert len(lines) == len(FIGURES) and all(line["command"] for line in lines)
@@ -180,8 +179,7 @@ def test_the_command_shows_every_figure_its_command_and_what_differs(capsys: pyt
 
 
 def test_missing_prints_a_command_for_every_empty_place(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["reproduce", "milestone2", "--missing"])
+    rung("reproduce", "milestone2", "--missing")
     commands = capsys.readouterr().out.splitlines()
     assert all(line.startswith("rung ") for line in commands if line) and len(set(commands)) == len(commands)
 

@@ -11,7 +11,6 @@ import torch
 
 import gpuless
 from gpuless.compile import nvrtc
-from rung.cli import main
 from rung.errors import RungError
 from rung.models.gpt2.family import GPT2Config
 from rung.results import store
@@ -31,6 +30,7 @@ from rung_reproduce.studies import (
     waves,
 )
 from rung_reproduce.studies.common import Time, shown, times
+from verbs import rung
 
 Clock = Callable[[str, Mapping[str, float], str], float | None]
 
@@ -227,9 +227,7 @@ def test_the_chasing_kernels_compile_for_a_gpu_and_keep_their_loads() -> None:
     "name", [n for n in study.STUDIES if n not in ("precision", "attention", "cache", "ranks", "restrict")]
 )
 def test_without_a_gpu_no_time_is_made_up(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["study", name])
-    assert ended.value.code == 2
+    assert rung("study", name) == 2
     assert "no CUDA device was found" in capsys.readouterr().err
 
 
@@ -240,9 +238,7 @@ def test_a_study_writes_a_chart_and_a_row(
 
     monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
     monkeypatch.setattr(common, "Gpu", lambda **_: FakeRunner(lambda name, values, dtype: 10.0))
-    with pytest.raises(SystemExit) as ended:
-        main(["study", "fusion", "--chart", str(tmp_path / "charts" / "fusion.svg")])
-    assert ended.value.code == 0
+    assert rung("study", "fusion", "--chart", str(tmp_path / "charts" / "fusion.svg")) == 0
     out = capsys.readouterr().out
     assert "Fusing gains most for" in out and "separate us" in out
     svg = (tmp_path / "charts" / "fusion.svg").read_text()
@@ -256,12 +252,9 @@ def test_a_study_writes_a_chart_and_a_row(
 
 
 def test_an_unknown_study_and_the_list_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["study", "tides"])
-    assert ended.value.code == 2
+    assert rung("study", "tides") == 2
     assert "there is no study 'tides'; there are waves" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["study"])
+    rung("study")
     out = capsys.readouterr().out
     assert all(name in out for name in study.STUDIES)
 

@@ -10,12 +10,12 @@ import torch
 
 import gpt2_models as models
 import gpuless
-from rung.cli import main
 from rung.errors import RungError
 from rung.models.family import read_config
 from rung.models.weights import Linear, read_weights
 from rung_reproduce.sweeps import tuples
 from rung_reproduce.sweeps.slurm import Request
+from verbs import rung
 
 SIZES = "32,128,5,64,16,32"
 
@@ -50,9 +50,8 @@ def test_a_job_over_slurm_has_its_own_script_with_its_own_tuple(tmp_path: Path) 
 def test_the_scripts_of_all_tuples_are_shown_and_a_short_tuple_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["course", "--tuples", SIZES, "--tuples", "4,4,3,4,4,4", "--dry-run", "--folder", str(tmp_path)])
+    code = rung("course", "--tuples", SIZES, "--tuples", "4,4,3,4,4,4", "--dry-run", "--folder", str(tmp_path))
     output = capsys.readouterr().out
-    assert not ended.value.code and output.count("#!/bin/bash") == 2 and "R4_G4_E3_L4_P4_F4" in output
+    assert code == 0 and output.count("#!/bin/bash") == 2 and "R4_G4_E3_L4_P4_F4" in output
     with pytest.raises(RungError, match="6 numbers"):
         tuples.parsed("1,2,3")

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, TypeVar
 
 from gpuless.base.errors import UserError
+from rung.lazy import only_this_thread
 
 BEGUN = "begun"  # what a process sends before an item's result
 Item = TypeVar("Item")
@@ -153,10 +154,8 @@ def work_through(
 
 
 def _serve(pipe: Connection, work: Callable[[Any], Any], niceness: int) -> None:
-    import torch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the requesting process ends this one
-    torch.set_num_threads(1)
+    only_this_thread()
     os.nice(niceness)
     os.dup2(2, 1)  # a kernel's output is not part of the command's output
     while (item := pipe.recv()) is not None:

@@ -87,6 +87,6 @@ def element_size(kind: str, real: Dtype) -> int:
     return int("".join(filter(str.isdigit, element_name(kind, real)))) // 8
 
 
-def name_of(kind: torch.dtype) -> str:
-    """rung's name of a torch dtype; torch's own name if rung has none."""
-    return next((name for name, word in ELEMENTS.items() if str(kind) == f"torch.{word}"), str(kind))
+def name_of(kind: object) -> str:
+    """rung's name of a dtype of numpy or torch; its own name if rung has none."""
+    return next((name for name, word in ELEMENTS.items() if str(kind).removeprefix("torch.") == word), str(kind))

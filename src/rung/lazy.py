@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["F", "begin_context", "compiled", "driver", "torch"]
+__all__ = ["F", "begin_context", "compiled", "driver", "has_gpu", "only_this_thread", "torch"]
 
 
 class _Lazy(ModuleType):
@@ -48,6 +49,11 @@ def driver() -> ctypes.CDLL | None:
         return None
 
 
+def has_gpu() -> bool:
+    """Whether torch finds a GPU; it is not imported where there is no driver."""
+    return driver() is not None and torch.cuda.is_available()
+
+
 def _retain_context() -> None:
     library = driver()
     if library is None:
@@ -55,3 +61,9 @@ def _retain_context() -> None:
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if library.cuInit(0) == 0 and library.cuDeviceGet(ctypes.byref(device), 0) == 0:
         library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def only_this_thread() -> None:
+    """In a copy of a process, which has no other threads: torch would wait for them."""
+    if sys.modules.get("torch"):
+        torch.set_num_threads(1)

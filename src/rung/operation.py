@@ -14,15 +14,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from gpuless.base.expressions import Number, evaluate, evaluate_int, product
 from rung import plugins
-from rung.dtypes import DTYPES, Dtype, element, element_size
+from rung.arrays import Array, Generator, integers, is_real, moved, normal, quiet
+from rung.dtypes import DTYPES, Dtype, element_name, element_size
 from rung.errors import RungError
 from rung.inputs import Change
 from rung.lazy import torch
 
 Values = dict[str, Number]
-Tensors = dict[str, "torch.Tensor"]
+Tensors = dict[str, Array]
+Empty = Callable[[str, tuple[int, ...], str], Array]  # memory for a name, a shape and a format
 
 LARGE = 1 << 22  # elements per call
 
@@ -42,7 +46,8 @@ class Operand:
     of the call's other outputs and of the reference's (an argmax would otherwise depend on rounding of its input). A
     parameter of the model is `constant`: a kernel may read it before the kernel ahead of it has ended; with a `neutral`
     number everywhere it changes nothing, so that a kernel may be without it. `aliases` are
-    its names in files that were not written for rung, best first, where rungs/words.py has none.
+    its names in files that were not written for rung, best first, where rungs/words.py has none. One that is `alike`
+    holds the number that `make` gives everywhere, in each case.
     """
 
     name: str
@@ -57,17 +62,18 @@ class Operand:
     sum_bits: int | None = None
     instead: str | None = None
     below: str | int | None = None
-    make: Callable[[Values, torch.Generator], torch.Tensor] | None = None
+    make: Callable[[Values, Generator], Array] | None = None
     view_of: str | None = None
     view: Callable[[Any, Values], Any] | None = None
     copy_of: str | None = None
-    follows: Callable[[Tensors, Values], torch.Tensor] | None = None
-    changed: Callable[[Tensors, Values], torch.Tensor] | None = None
+    follows: Callable[[Tensors, Values], Array] | None = None
+    changed: Callable[[Tensors, Values], Array] | None = None
     rounded: bool = False
     share: float = 1.0
     constant: bool = False
     neutral: float | None = None
     aliases: tuple[str, ...] = ()
+    alike: bool = False
 
     @property
     def written(self) -> bool:
@@ -203,13 +209,8 @@ class Operation:
         """The operation whose named operands hold one number everywhere, this one or any: for rungs that take a number
         in place of an operand, or not even that."""
         alike = {o.name: functools.partial(_alike, o, given[o.name]) for o in self.operands if o.name in given}
-        if not alike:
-            return self
-        operands = (replace(o, make=alike[o.name]) if o.name in alike else o for o in self.operands)
-        changes = {name: functools.partial(_alike_again, made) for name, made in alike.items()}
-        cases = tuple(replace(case, change={**case.change, **changes}) for case in self.cases)
-        edges = {edge: {n: change for n, change in of.items() if n not in alike} for edge, of in self.edges.items()}
-        return replace(self, operands=tuple(operands), cases=cases, edges=edges)
+        operands = (replace(o, make=alike[o.name], alike=True) if o.name in alike else o for o in self.operands)
+        return replace(self, operands=tuple(operands)) if alike else self
 
     def replaced(self, binds: Container[str]) -> set[str | None]:
         """Outputs in whose place a rung that binds these operands writes a copy."""
@@ -273,7 +274,7 @@ class Operation:
         *,
         magnitude: float = 1.0,
         change: Mapping[str, Change] | None = None,
-        empty: Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor],
+        empty: Empty,
         names: Sequence[str] | None = None,
         device: str = "cpu",
     ) -> Tensors:
@@ -292,14 +293,17 @@ class Operation:
                 assert operand.view is not None
                 tensors[operand.name] = operand.view(tensors[operand.view_of], values)
                 continue
-            tensor = empty(operand.name, operand.size(values), element(operand.dtype, dtype))
+            tensor = empty(operand.name, operand.size(values), element_name(operand.dtype, dtype))
             if operand.role != "out" and operand.copy_of is not None:
                 assert operand.view is not None
-                tensor.copy_(operand.view(tensors[operand.copy_of], values))
+                tensor[...] = operand.view(tensors[operand.copy_of], values)
             elif operand.role != "out":
-                random = (operand, values, tensor, seed * 1009 + index, magnitude, device, maker)
-                made = from_draw[operand.name] if from_draw else random_numbers(*random)
-                tensor.copy_(change[operand.name](made, values) if change and operand.name in change else made)
+                size, changes = (1.0, {}) if operand.alike else (magnitude, change or {})
+                with quiet():
+                    drawn = from_draw and not operand.alike
+                    random = (operand, values, seed * 1009 + index, size, maker)
+                    made = moved(from_draw[operand.name] if drawn else random_numbers(*random), tensor)
+                    tensor[...] = changes[operand.name](made, values) if operand.name in changes else made
             tensors[operand.name] = tensor
         return tensors
 
@@ -323,31 +327,25 @@ class Operation:
         return evaluate_int(self.reduction, values, "the reduction's length")
 
 
-def _alike(operand: Operand, number: float | None, values: Values, _: object = None) -> torch.Tensor:
+def _alike(operand: Operand, number: float | None, values: Values, _: object = None) -> Array:
     """One number; if none is given, one by the size: never 0 or 1, and such that every format holds it."""
     if number is None:
         sizes = sum(int(value * (2 * i + 3)) for i, value in enumerate(values.values()))
         number = ((len(operand.name) * 7 + sizes * 5) % 37 - 18 + 0.5) / 8
-    return torch.full(operand.size(values), number)
+    return np.full(operand.size(values), number, np.float32)
 
 
-def _alike_again(made: Callable[[Values], torch.Tensor], x: torch.Tensor, values: Mapping[str, Number]) -> torch.Tensor:
-    return made(dict(values)).to(x)
-
-
-def random_numbers(
-    operand: Operand, values: Values, like: torch.Tensor, seed: int, magnitude: float, device: str, maker: str
-) -> torch.Tensor:
-    where = device if operand.make is None else maker
-    generator = torch.Generator(device=where).manual_seed(seed)
+def random_numbers(operand: Operand, values: Values, seed: int, magnitude: float, device: str) -> Array:
+    generator: Generator = np.random.default_rng(seed)
+    if device != "cpu":
+        generator = torch.Generator(device=device).manual_seed(seed)
     if operand.make is not None:
-        with torch.device(where):  # for tensors created without a device
-            made = operand.make(values, generator)
-        return made * magnitude if made.is_floating_point() else made
+        made = operand.make(values, generator)
+        return made * magnitude if is_real(made) else made
     if operand.below is not None:
         high = evaluate_int(operand.below, values, f"the bound of {operand.name}")
-        return torch.randint(0, high, like.shape, generator=generator, device=where)
-    return torch.randn(like.shape, generator=generator, device=where, dtype=torch.float32) * magnitude
+        return integers(generator, 0, high, *operand.size(values))
+    return normal(generator, *operand.size(values)) * magnitude
 
 
 LADDERS = Path(__file__).parent / "ladders"  # those shipped with rung

@@ -225,7 +225,7 @@ class Operator:
         return (out, *others) if others else out
 
     def _empty(self, call: Call, operand: Operand) -> torch.Tensor:
-        example = next(iter(call.tensors.values()))
+        example: torch.Tensor = next(iter(call.tensors.values()))
         return example.new_empty(operand.size(call.values), dtype=element(operand.dtype, call.dtype))
 
     def _run(self, call: Call, outputs: Tensors, which: str) -> None:

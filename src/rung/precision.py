@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
     """Inside the block torch's operations use this many threads, if torch was imported before."""
-    if "torch" not in sys.modules:
+    if sys.modules.get("torch") is None:
         yield
         return
     before = torch.get_num_threads()

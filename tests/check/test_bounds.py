@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from rung.arrays import dtype_of
 from rung.check.compare import Deviation, Measured
 from rung.dtypes import DTYPES
 from rung.rungs import catalogue
@@ -19,7 +20,7 @@ def test_new_keys_in_tf32_are_held_to_their_own_size(case: str) -> None:
     of, dtype = catalogue.operation("cached_projection"), DTYPES["tf32"]
     values = of.complete(next(c for c in of.cases if c.name == case).values)
     names = [o.name for o in of.operands if o.role != "out"]
-    given = of.inputs(values, dtype, 11, names=names, empty=lambda n, shape, kind: torch.empty(shape, dtype=kind))
+    given = of.inputs(values, dtype, 11, names=names, empty=lambda n, shape, kind: torch.empty(shape, dtype=dtype_of(kind, torch)))
     exact = {n: t.double() for n, t in given.items()}
     right = of.reference(exact, values)
     rounded = of.reference(exact | {n: tf32(given[n]) for n in ("x", "weight")}, values)
@@ -34,7 +35,7 @@ def test_attention_in_tf32_is_rounded_not_cut_off() -> None:
     of, dtype = catalogue.operation("attention"), DTYPES["tf32"]
     values = of.complete(next(c for c in of.cases if c.name == "more than 2^16 rows").values)
     given = of.inputs(
-        values, dtype, 15, names=["qkv", "q", "k", "v"], empty=lambda n, s, kind: torch.empty(s, dtype=kind)
+        values, dtype, 15, names=["qkv", "q", "k", "v"], empty=lambda n, s, kind: torch.empty(s, dtype=dtype_of(kind, torch))
     )
     right = of.reference({n: t.double() for n, t in given.items()}, values)["out"]
 
@@ -64,7 +65,7 @@ def summed(x: torch.Tensor, w: torch.Tensor, bits: int) -> torch.Tensor:
 def test_sums_of_fourteen_bits_are_right_and_those_of_ten_are_not(bits: int, right: bool) -> None:
     of, dtype, names = catalogue.operation("matmul_low"), DTYPES["bf16"], ["x_f8", "w_f8"]
     values = of.complete(dict(M=8, OC=32, C=6400))
-    given = of.inputs(values, dtype, 3, names=names, empty=lambda n, shape, kind: torch.empty(shape, dtype=kind))
+    given = of.inputs(values, dtype, 3, names=names, empty=lambda n, shape, kind: torch.empty(shape, dtype=dtype_of(kind, torch)))
     x, w = (given[n].view(torch.float8_e4m3fn).float() for n in names)
     atol = of.tolerance(values, dtype, names)
     found = Measured("out", summed(x, w, bits).bfloat16(), x.double() @ w.double().T, dtype, atol).deviation()

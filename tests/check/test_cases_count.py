@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from rung.arrays import dtype_of
 from rung.check.compare import Measured
 from rung.dtypes import dtype as dtype_named
 from rung.operation import Operation, Tensors, Values
@@ -730,7 +731,7 @@ def given(looked_at: str, values: Values, dtype: str, case: object) -> Tensors:
         magnitude=case.magnitude,
         change=case.change,
         names=names,  # type: ignore[attr-defined]
-        empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind),
+        empty=lambda _, shape, kind: torch.zeros(shape, dtype=dtype_of(kind, torch)),
     )
     return {
         n: t.double() if t.is_floating_point() else t.long() for n, t in tensors.items() if of.operand(n).role != "out"

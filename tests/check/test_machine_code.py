@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuless.compile.decided import clocks
 from gpuless.compile.sass import Instruction
+from rung.check.decided import clocks
 
 READ = ["CS2R R2, SR_CLOCKLO", "S2R R0, SR_TID.X"]
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from rung import plugins
-from rung.cli import VERBS, main
+from rung.cli import VERBS
 from rung.rungs import catalogue, identity
 from rung.rungs.cuda import CudaRung
+from verbs import rung
 
 KERNEL = """/*---
 idea   = "A test."
@@ -36,12 +37,6 @@ extern "C" __global__ void k(const Real* x, Real* out, int C) {
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_CACHE", str(tmp_path / "cache"))
-
-
-def rung(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -272,8 +267,7 @@ def test_the_list_of_studies_is_json_when_asked(capsys: pytest.CaptureFixture[st
 
 
 def test_the_help_has_five_groups_and_each_verb_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
+    rung("--help")
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.isalpha()] == ["learn", "kernels", "programs", "models", "measure"]
     shown = [line.split()[0] for line in lines if line.startswith("  ") and line[2] not in " -" and "rung" not in line[:6]]

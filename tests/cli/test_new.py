@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rung.cli import main
 from rung.rungs import catalogue
+from verbs import rung
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,7 @@ from rung.rungs import catalogue
 def test_a_copy_names_its_parent_and_leaves_its_place_in_models(
     source: str, file: str, of: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["new", source, str(tmp_path / file)])
-    assert not ended.value.code
+    assert rung("new", source, str(tmp_path / file)) == 0
     operation = source.partition("/")[0]
     parent = catalogue.find(of)
     copy = catalogue.rung_from_file(catalogue.operation(operation), next(tmp_path.iterdir()))

@@ -13,7 +13,7 @@ from gpuless.base.errors import UserError
 from gpuless.facts import gpus
 from gpuless.facts.limits import limits, occupancy
 from gpuless.program import building
-from rung.cli import main
+from verbs import rung
 
 PROGRAM = """
 #include <cstdio>
@@ -54,9 +54,7 @@ tera = { bytes = 1.675, f32 = 16.75, bf16 = 247 }
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--json"])
-    assert ended.value.code == 0
+    assert rung(*words, "--json") == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -123,8 +121,7 @@ def test_a_file_that_is_no_table_is_refused(
 ) -> None:
     added.write_text(row)
     gpus._tables.cache_clear()
-    with pytest.raises(SystemExit) as ended:
-        main(["count", "gelu/1", "--time", "h100"])
+    code = rung("count", "gelu/1", "--time", "h100")
     told = capsys.readouterr().err
-    assert ended.value.code == 2 and str(added) in told and named in told
+    assert code == 2 and str(added) in told and named in told
     gpus._tables.cache_clear()

@@ -226,3 +226,11 @@ template <> struct Of<at::BFloat16> { using type = __nv_bfloat16; };
 __global__ void k(const Of<c10::Half>::type* x, Of<at::BFloat16>::type* out) { *out = __float2bfloat16(__half2float(*x)); }
 """
     assert nvrtc.compile_cubin(Build(device_part(source), "test.cu", ("k",), ()), "sm_90")
+
+
+def test_a_struct_of_the_hosts_goes_whatever_its_members_are_called() -> None:
+    state = "typedef struct { float* C; cublasHandle_t handle; } State;"
+    pair = "typedef struct { int a; } Pair;"
+    kernel = "__global__ void k(float* out, int C) { Pair p{C}; out[0] = p.a; }"
+    kept = device_part(f"#include <cublas_v2.h>\n{state}\n{pair}\n{kernel}\nvoid make(State* s) {{ k<<<1, 1>>>(s->C, 1); }}")
+    assert "State" not in kept and pair in kept and kernel in kept

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rung.cli import main
 from rung.learn import exercises, find
+from verbs import rung
 
 ROOT = Path(__file__).parents[2]
 README, COUNTERS = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/counters.md"))
@@ -22,8 +22,7 @@ def test_an_output_is_what_is_printed(
     if command.startswith("learn"):
         exercise = find(command.split()[1])
         (tmp_path / exercise.file).write_text(exercise.source)
-    with pytest.raises(SystemExit):
-        main(command.split())
+    rung(*command.split())
     printed = capsys.readouterr().out
     wanted = [" ".join(shown.split())] if command.startswith("learn") else shown.splitlines()
     assert all(" ".join(line.split()) in " ".join(printed.split()) for line in wanted), printed

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from gpuless.launch import Build, LaunchConfig
 from rung import RungError
+from rung.arrays import put, to_torch
 from rung.check.judge import device_named, report_on, requests
 from rung.check.operands import Operands
 from rung.check.report import QUICK, CheckRequest
@@ -69,9 +70,9 @@ def test_a_rung_computes_without_rung(name: str, tmp_path: Path) -> None:
     operands = Operands(of, values, f32, names, 3, device="cpu")
     numbers = {n: values[n] for n in called.numbers}
     with triton.enabled() if "triton" in path.read_text() else nullcontext():
-        found = getattr(module, of.name)(*(operands.tensors[o.name] for o in called.inputs), **numbers)
+        found = getattr(module, of.name)(*(to_torch(operands.tensors[o.name]) for o in called.inputs), **numbers)
     for operand, tensor in zip(called.outputs, (found,) if torch.is_tensor(found) else found, strict=True):
-        operands.tensors[operand.name].copy_(tensor)
+        put(operands.tensors[operand.name], tensor)
     assert all(d.ok for d in operands.deviations(operands.reference())), name
 
 

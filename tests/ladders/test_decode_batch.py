@@ -15,6 +15,7 @@ import gpuless
 from gpuless.compile import nvrtc
 from gpuless.facts import limits
 from gpuless.launch import LaunchConfig
+from rung.arrays import dtype_of
 from rung.check.judge import check
 from rung.cuda import triton_compile
 from rung.dtypes import dtype as named
@@ -47,12 +48,12 @@ def dims(B: int, C: int, NH: int, V: int, MAXT: int, L: int = 1, width: int = 0)
 
 def inputs(values: Values, seed: int = 3) -> Tensors:
     names = [o.name for o in DECODE.operands if o.name in RUNG.binds]
-    return DECODE.inputs(values, REAL, seed, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
+    return DECODE.inputs(values, REAL, seed, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=dtype_of(kind, torch)))
 
 
-def unwritten(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+def unwritten(_: str, shape: tuple[int, ...], kind: str) -> torch.Tensor:
     """Scratch of which nothing may be read before it is written."""
-    return torch.full(shape, torch.nan if kind.is_floating_point else 1 << 30, dtype=kind)
+    return torch.full(shape, torch.nan if "float" in kind else 1 << 30, dtype=dtype_of(kind, torch))
 
 
 def run(tensors: Tensors, values: Values, tuning: Mapping[str, int] | None = None) -> Tensors:

@@ -13,6 +13,7 @@ import torch
 
 from gpuless.compile import nvrtc
 from gpuless.facts import limits
+from rung.arrays import dtype_of
 from rung.check.compare import Measured
 from rung.check.judge import check
 from rung.check.report import LADDER
@@ -34,7 +35,7 @@ def dims(B: int, C: int, NH: int, MAXT: int, L: int = 1) -> Values:
 
 def inputs(values: Values, seed: int = 3) -> Tensors:
     names = [o.name for o in DECODE.operands if o.name in RUNG.binds]
-    return DECODE.inputs(values, REAL, seed, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
+    return DECODE.inputs(values, REAL, seed, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=dtype_of(kind, torch)))
 
 
 def run(tensors: Tensors, values: Values, tuning: Mapping[str, int] | None = None) -> Tensors:

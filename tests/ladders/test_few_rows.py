@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import gpuless
+from rung.arrays import dtype_of
 from rung.dtypes import dtype as named
 from rung.models.family import config_of
 from rung.models.gpt2.rungs import decode_rungs
@@ -24,7 +25,7 @@ def prepared(name: str, dtype: str, B: int) -> tuple[Prepared, Tensors, Values]:
     names = [*(o.name for o in bound), *(o.instead for o in bound if o.instead)]
     real = named(dtype)
     tensors = rung.operation.inputs(
-        values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind)
+        values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=dtype_of(kind, torch))
     )
     of_rung = {o.name: tensors[o.name] for o in bound}
     run = rung.prepare(of_rung, values, real, device="emulator", tuning={})

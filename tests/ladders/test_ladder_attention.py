@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rung.arrays import dtype_of
 from rung.check.judge import check
 from rung.check.report import LADDER
 from rung.dtypes import DTYPES
@@ -23,7 +24,7 @@ def inputs(name: str, values: Values, dtype: str = "f32") -> Tensors:
         operation.complete(values),
         dtype_named(dtype),
         seed=11,
-        empty=lambda _, shape, kind: torch.full(shape, torch.nan, dtype=kind),
+        empty=lambda _, shape, kind: torch.full(shape, torch.nan, dtype=dtype_of(kind, torch)),
     )
 
 
@@ -168,7 +169,7 @@ def test_any_length_and_head_size(spec: str, T: int, HS: int) -> None:
         values,
         dtype,
         seed=5,
-        empty=lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda"),
+        empty=lambda _, shape, kind: torch.empty(shape, dtype=dtype_of(kind, torch), device="cuda"),
         device="cuda",
     )
     rung.prepare(tensors, values, dtype, device="cuda").run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rung.arrays import dtype_of
 from rung.check.judge import check
 from rung.check.report import LADDER
 from rung.dtypes import dtype as dtype_named
@@ -33,7 +34,7 @@ def inputs(name: str, values: Values, dtype: str = "f32") -> Tensors:
         operation.complete(values),
         dtype_named(dtype),
         seed=3,
-        empty=lambda _, shape, kind: torch.empty(shape, dtype=kind),
+        empty=lambda _, shape, kind: torch.empty(shape, dtype=dtype_of(kind, torch)),
     )
     del tensors["out"]
     return tensors

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from rung.arrays import dtype_of
 from rung.dtypes import DTYPES
 from rung.rungs import catalogue
 
@@ -91,7 +92,7 @@ def test_a_rung_is_held_to_the_operands_of_its_format(rung: str, operand: str) -
     values = op.complete({"M": 3, "OC": 5, "C": 64})
     names = sorted(found.binds)
     tensors = op.inputs(
-        values, DTYPES["f32"], 1, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind), names=names
+        values, DTYPES["f32"], 1, empty=lambda _, shape, kind: torch.zeros(shape, dtype=dtype_of(kind, torch)), names=names
     )
     as_read = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
     right = op.reference(as_read, values)["out"]

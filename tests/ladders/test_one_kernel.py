@@ -18,6 +18,7 @@ import gpt2_models as models
 import gpuless
 from gpuless.compile import nvrtc
 from gpuless.facts import limits
+from rung.arrays import dtype_of
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named
 from rung.models.gpu.engine import GpuSteps
@@ -60,7 +61,7 @@ class Text:
         bound = [o for o in DECODE.operands if o.name in rung.binds]
         names = [*(o.name for o in bound), *(o.instead for o in bound if o.instead)]  # as the reference has them
         tensors = DECODE.inputs(
-            values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind)
+            values, real, 3, names=names, empty=lambda _, shape, kind: torch.zeros(shape, dtype=dtype_of(kind, torch))
         )
         self.own = {name: tensor.to(where) for name, tensor in tensors.items()}
         self.begin = {name: self.own[name].clone() for name in ("k_cache", "v_cache")}

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gpuless.compile import nvrtc
+from rung.arrays import dtype_of
 from rung.dtypes import dtype as named
 from rung.models.folders import INNER
 from rung.models.gpu.engine import GpuSteps
@@ -29,7 +30,7 @@ def rows(settings: list[tuple[float, float, float, float]], V: int, spread: floa
     """A row of logits for each way (temperature, top-k, top-p, min-p), without penalties and with them."""
     both = [(*method, *penalty, 0.0) for method, penalty in itertools.product(settings, PENALTIES)]
     values = SAMPLE.complete({"B": len(both), "V": V})
-    tensors = SAMPLE.inputs(values, REAL, 5, empty=lambda _, shape, kind: torch.zeros(shape, dtype=kind))
+    tensors = SAMPLE.inputs(values, REAL, 5, empty=lambda _, shape, kind: torch.zeros(shape, dtype=dtype_of(kind, torch)))
     tensors["settings"].copy_(torch.tensor(both))
     tensors["logits"].copy_(torch.randn(len(both), V, generator=torch.Generator().manual_seed(2)) * spread)
     return tensors, values

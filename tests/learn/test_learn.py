@@ -15,11 +15,11 @@ import pytest
 
 from gpuless.base.expressions import evaluate
 from rung import learn
-from rung.cli import main
 from rung.dtypes import dtype
 from rung.learn import BLANK, KINDS, RECORD, Exercise, Progress, by_name, chapters, exercises, operations, stars_of
 from rung.learn.grading import constant
 from rung.rungs import catalogue
+from verbs import rung
 
 EVERY = exercises()
 ANSWERS = tomllib.loads(Path(__file__).with_name("answers.toml").read_text())
@@ -31,12 +31,6 @@ FAST = 4  # every so many of the answers are tried by the fast tests
 def own_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
     monkeypatch.chdir(tmp_path)
-
-
-def rung(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 def graded(which: str, capfd: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:

@@ -15,16 +15,14 @@ from gpuless import module, timing
 from gpuless.compile import nvrtc
 from gpuless.facts import gpus
 from gpuless.launch import Build, LaunchConfig
-from rung.cli import main
 from rung.profile import calibration
+from verbs import rung
 
 RECORDED = Path(__file__).parents[2] / "results" / "h100" / "probe.jsonl"
 
 
 def answered(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--json"])
-    assert not ended.value.code
+    assert rung(*words, "--json") == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -73,9 +71,7 @@ def test_rows_of_two_gpus_are_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     second["machine"]["gpu"] = "NVIDIA L4"
     file = tmp_path / "probe.jsonl"
     file.write_text(json.dumps(first) + "\n" + json.dumps(second))
-    with pytest.raises(SystemExit) as ended:
-        main(["calibrate", "--from", str(file)])
-    assert ended.value.code == 2 and "NVIDIA L4" in capsys.readouterr().err
+    assert rung("calibrate", "--from", str(file)) == 2 and "NVIDIA L4" in capsys.readouterr().err
 
 
 @needs_compiler

@@ -14,6 +14,7 @@ from rung.profile.inspect import inspect
 from rung.profile.resources import Compiled
 from rung.rungs import catalogue
 from rung.rungs.base import Rung
+from verbs import rung
 
 HEADER = """/*---
 idea = "A test."
@@ -173,11 +174,8 @@ def test_an_architecture_without_known_limits_is_a_mistake(tmp_path: Path) -> No
 
 
 def rung_inspect(*words: str) -> int:
-    from rung.cli import main
 
-    with pytest.raises(SystemExit) as ended:
-        main(["inspect", *words])
-    return int(ended.value.code or 0)
+    return rung("inspect", *words)
 
 
 def test_the_verb_prints_a_plain_table_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from emulation import needs_compiler
-from rung.cli import main
+from verbs import rung
 
 pytestmark = needs_compiler
 CHAIN = """/*---
@@ -33,9 +33,7 @@ extern "C" __global__ void copy(const float* x, float* out, int N)
 
 
 def predicted(capsys: pytest.CaptureFixture[str], *words: str, gpu: str = "NVIDIA H200") -> list[dict[str, Any]]:
-    with pytest.raises(SystemExit) as ended:
-        main(["count", *words, "--time", gpu, "--json"])
-    assert not ended.value.code
+    assert rung("count", *words, "--time", gpu, "--json") == 0
     found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["results"]
     return found
 
@@ -85,22 +83,17 @@ def test_less_bandwidth_takes_longer(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_kernel_that_the_gpu_cannot_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["count", "matmul/20", "--shape", "b4t64", "--time", "a100"])
-    assert ended.value.code == 2 and "sm_80" in capsys.readouterr().err
+    assert rung("count", "matmul/20", "--shape", "b4t64", "--time", "a100") == 2 and "sm_80" in capsys.readouterr().err
 
 
 def test_two_versions_are_compared_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["count", "softmax/2", "--vs", "softmax/5", "--shape", "b4t64", "--time", "h200"])
+    rung("count", "softmax/2", "--vs", "softmax/5", "--shape", "b4t64", "--time", "h200")
     said = capsys.readouterr().out.splitlines()[-1]
     assert said.startswith("softmax/05") and "predicted" in said and "softmax/02" in said
 
 
 def test_an_unknown_gpu_is_a_mistake_of_the_call(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["count", "copy/1", "--time", "GTX 480"])
-    assert ended.value.code == 2 and "h200" in capsys.readouterr().err
+    assert rung("count", "copy/1", "--time", "GTX 480") == 2 and "h200" in capsys.readouterr().err
 
 
 PROGRAM = """#include <cstdio>
@@ -136,9 +129,7 @@ def test_a_programs_launches_are_predicted_once_for_each_grid(
     bytes_moved = 60000 * 256 * 8
     assert 0.4 < bytes_moved / 4.8e6 / us[-1] < 1  # of the memory's rate
     file.write_text(PROGRAM.replace("copy<<<blocks, 256>>>(x, out)", "never<<<1, 1>>>(x)"))
-    with pytest.raises(SystemExit) as ended:
-        main(["count", str(file), "--time", "h200"])
-    assert ended.value.code == 2
+    assert rung("count", str(file), "--time", "h200") == 2
 
 
 @pytest.mark.slow

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from rung.cli import console, main
+from rung.cli import console
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.profile import counters, ncu, trace
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
 from rung.show import profile_tables
+from verbs import rung
 
 TABLE = (Path(__file__).parents[1] / "data" / "ncu_raw.csv").read_text()
 NO_GPU = not torch.cuda.is_available()
@@ -32,12 +33,6 @@ def fake_ncu(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> Path
     path.chmod(0o755)
     monkeypatch.setenv("RUNG_NCU", str(path))
     return path
-
-
-def rung(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 def test_ncus_table_is_read_whatever_stands_around_it() -> None:

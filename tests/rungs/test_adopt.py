@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from emulation import needs_compiler
@@ -463,6 +464,78 @@ def test_a_compile_error_of_a_bare_file_is_told_without_torch(tmp_path: Path) ->
     command = [sys.executable, "-c", program, "check", "softmax", str(path), "--device", "emulator"]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1 and "floot" in result.stdout and result.stdout.splitlines()[-1] == "False", result
+
+
+WHOLE_TILES = """
+__global__ void product(const float* a, const float* b, float* c, int m, int n, int k) {
+    int row = blockIdx.y * 32 + threadIdx.y, column = blockIdx.x * 32 + threadIdx.x;
+    float sum = 0.0f;
+    for (int i = 0; i < k; i++) sum += a[row * k + i] * b[i * n + column];
+    c[row * n + column] = sum;
+}
+void run(const float* a, const float* b, float* c, int m, int n, int k) {
+    const dim3 block(32, 32), grid(n / 32, m / 32);
+    product<<<grid, block>>>(a, b, c, m, n, k);
+}
+"""
+
+
+@needs_compiler
+def test_the_files_own_launch_of_whole_tiles_is_tried_at_sizes_that_fit_it(tmp_path: Path) -> None:
+    """At the smallest case its grid has no block, which says nothing of the launch."""
+    path = _bare(tmp_path / "own.cu", WHOLE_TILES)
+    call = learn("matmul", path)
+    assert call.table["launch"][0]["grid"] == ["OC // 32", "B * T // 32"] and not call.doubts
+    assert {"OC % 32 == 0", "B * T % 32 == 0"} <= {*call.table["needs"]}
+
+
+SQUARE = """
+__global__ void transpose(float* out, const float* in, int N) {
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (x < N && y < N) out[x * N + y] = in[y * N + x];
+}
+void run(float* out, const float* in, int N) {
+    dim3 block(32, 32), grid((N + 31) / 32, (N + 31) / 32);
+    transpose<<<grid, block>>>(out, in, N);
+}
+"""
+
+
+@needs_compiler
+def test_a_transpose_that_is_given_one_size_is_square(tmp_path: Path) -> None:
+    call = learn("transpose", _bare(tmp_path / "own.cu", SQUARE))
+    assert "R == C" in call.table["needs"] and not call.doubts
+
+
+def test_a_block_that_is_a_part_of_a_row_needs_rows_of_whole_parts(tmp_path: Path) -> None:
+    text = """
+__global__ void gather(const int* idx, float* weight, float* output, int n, int emb_size) {
+    int i = blockIdx.x, row = idx[i], col = threadIdx.x * 4;
+    *(float4*)(output + i * emb_size + col) = *(float4*)(weight + row * emb_size + col);
+}
+void run(const int* idx, float* weight, float* output, int n, int emb_size) {
+    dim3 grid(n), block(emb_size / 4);
+    gather<<<grid, block>>>(idx, weight, output, n, emb_size);
+}
+"""
+    table = first("embedding", text, _bare(tmp_path / "own.cu", text)).table
+    assert table["launch"][0]["block"] == "C // 4" and "C % 4 == 0" in table["needs"]
+
+
+def test_a_number_in_place_of_an_operand_is_one_in_each_case() -> None:
+    from rung.inputs import with_zeros
+
+    of = catalogue.operation("rmsnorm").with_numbers({"weight": None})
+    values = of.complete(dict(B=1, T=2, C=7))
+    given = of.inputs(
+        values,
+        dtype_named("f32"),
+        0,
+        magnitude=100.0,
+        change={"x": with_zeros, "weight": with_zeros},
+        empty=lambda _, shape, kind: np.empty(shape, kind),
+    )
+    assert len(np.unique(given["weight"])) == 1 and float(given["weight"][0]) != 0 and (given["x"] == 0).any()
 
 
 def _bare(path: Path, text: str) -> Path:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpuless.compile import nvrtc
-from rung.cli import console, main
+from rung.cli import console
 from rung.dtypes import dtype
 from rung.errors import RungError
 from rung.profile import stopwatch
@@ -17,6 +17,7 @@ from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
 from rung.show import profile_tables
 from sanitize import SANITIZED
+from verbs import rung
 
 HEADER = """/*---
 idea = "counts"
@@ -131,9 +132,7 @@ def test_a_kernel_counts_its_own_time(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_the_fastest_rung_says_where_its_step_goes(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["profile", "generate", "--device", "cuda", "--model", "random:gpt2-medium", "-n", "16", "--json"])
-    assert not ended.value.code
+    assert rung("profile", "generate", "--device", "cuda", "--model", "random:gpt2-medium", "-n", "16", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     found = answer["detail"]["inside"]
     assert found["rung"] == "decode/14_pacing" and found["blocks"] > 100

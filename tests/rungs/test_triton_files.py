@@ -490,6 +490,38 @@ def test_a_function_of_rows_is_given_every_operand_of_that_shape_as_rows(tmp_pat
     assert told.returncode == 0 and "solve(input=x, output=out)" in told.stderr
 
 
+MATRICES = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def doubled(a, b, c, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(c + at, tl.load(a + at, mask=at < n) + tl.load(b + at, mask=at < n), mask=at < n)
+
+
+def solve(a, b):
+    if a.dim() != 2:
+        raise ValueError("a must have rows and columns")
+    c = torch.empty_like(a)
+    doubled[(triton.cdiv(a.numel(), 256),)](a, b, c, a.numel(), BLOCK=256)
+    return c
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dims", "verdict"), [(2, "ok"), (5, "not judged")])
+def test_a_function_that_refuses_operands_gets_them_as_rows_and_what_it_refuses_still_is_no_mistake(
+    dims: int, verdict: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(MATRICES.replace("!= 2", f"!= {dims}"))
+    command = [sys.executable, "-m", "rung", "check", "residual", str(path), "--json"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert json.loads(result.stdout)["verdict"] == verdict, result.stdout
+
+
 def test_a_file_that_cannot_be_imported_is_not_said_to_be_called_wrongly(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     imports = "import triton\n", "import triton\nfrom no_such_package import SIZE\n"

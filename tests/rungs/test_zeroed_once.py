@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from rung.arrays import dtype_of
 from rung.dtypes import dtype as named
 from rung.errors import RungError
 from rung.rungs import catalogue, header
@@ -52,7 +53,7 @@ def counting(rung: CudaRung) -> tuple[Prepared, Callable[[], float]]:
         RESIDUAL_VALUES,
         named("f32"),
         device="emulator",
-        empty=lambda _, shape, kind: torch.full(shape, 41, dtype=kind),
+        empty=lambda _, shape, kind: torch.full(shape, 41, dtype=dtype_of(kind, torch)),
     )
 
     def count() -> float:

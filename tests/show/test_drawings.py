@@ -12,7 +12,6 @@ import pytest
 
 from emulation import needs_compiler
 from gpuless.counts.counters import TRACED, Sample
-from rung.cli import main
 from rung.dtypes import DTYPES
 from rung.profile import emulated
 from rung.profile.counted import Counted
@@ -20,6 +19,7 @@ from rung.results.row import Row
 from rung.rungs import catalogue
 from rung.rungs.base import Subject
 from rung.show import drawings, layouts
+from verbs import rung
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,7 @@ def test_sectors_are_those_of_the_addresses(apart: int, phase: int, count: int) 
 @needs_compiler
 def test_a_page_shows_parent_and_child_without_scripts(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    with pytest.raises(SystemExit) as ended:
-        main(["draw", "transpose/3", "--shape", "R=64,C=64", "-o", str(page)])
-    assert not ended.value.code
+    assert rung("draw", "transpose/3", "--shape", "R=64,C=64", "-o", str(page)) == 0
     text = page.read_text()
     assert "transpose/02_tiled" in text and "transpose/03_padded" in text
     assert "<script" not in text and "http" not in text.replace("http://www.w3.org/2000/svg", "")

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from rung.cli import console, main
+from rung.cli import console
+from verbs import rung
 
 COLUMNS = ("rung", "arch", "dtype", "cold us", "GB/s", "what it is")
 ROWS = [
@@ -39,22 +40,19 @@ def test_no_line_is_longer_than_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setattr(console, "is_terminal", lambda: True)
-    with pytest.raises(SystemExit):
-        main(words.split())
+    rung(*words.split())
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).split("\n\n")[0].splitlines()
     assert len(lines) > 5 and max(map(len, lines)) <= width and " · " not in lines[1]
 
 
 def test_help_of_a_verb_names_no_types_of_python(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["help", "bench"])
+    rung("help", "bench")
     out = capsys.readouterr().out
     assert "--dtype <str>" in out and "list[" not in out
 
 
 def test_one_rung_is_listed_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["list", "reduce/3"])
+    rung("list", "reduce/3")
     out = capsys.readouterr().out
     assert "03_sequential" in out and "02_interleaved" not in out
 
@@ -70,8 +68,6 @@ def test_one_rung_is_listed_alone(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_foreseeable_mistakes_are_reported_at_once(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words.split())
-    assert ended.value.code == 2
+    assert rung(*words.split()) == 2
     err = capsys.readouterr().err
     assert message in err and "Traceback" not in err

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from rung.cli import main
 from rung.errors import RungError
 from rung.results import store as results
 from rung.rungs import catalogue, tunings
 from rung.sweep import backends, summary
 from rung.sweep import sweep as sweeps
 from sweep_measures import RUNG, Invented, subject, sweep
+from verbs import rung
 
 HERE = Path(__file__).parents[1]
 SOURCE = HERE.parent / "src"
@@ -31,12 +31,6 @@ SOURCE = HERE.parent / "src"
 def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNG_RESULTS", str(tmp_path / "results.jsonl"))
     monkeypatch.setenv("RUNG_TUNINGS", str(tmp_path / "tunings.jsonl"))
-
-
-def rung(*words: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    return int(ended.value.code or 0)
 
 
 def table(swept: sweeps.Sweep) -> list[tuple[Any, ...]]:

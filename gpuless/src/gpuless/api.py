@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,26 +26,32 @@ Arguments = Sequence[Any] | Mapping[str, Any]
 
 
 class Kernel(NamedTuple):
-    """A kernel of a module, and the names of its parameters where they are known."""
+    """A kernel of a module, and the names and C types of its parameters where they are known."""
 
     module: cubins.Loaded
     symbol: str
     parameters: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
 
 
 class Module:
-    """Compiled kernels by name: `module["gelu"]`, or a mangled name or a unique part of it."""
+    """Compiled kernels by name: `module["gelu"]`, an instance of a template as it was asked for, or a mangled name or a
+    unique part of it."""
 
-    def __init__(self, loaded: cubins.Loaded, parameters: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        self._loaded, self._parameters = loaded, parameters or {}
+    def __init__(self, loaded: cubins.Loaded, named: Mapping[str, Kernel] | None = None) -> None:
+        self._loaded = loaded
+        self._named = {name.replace(" ", ""): kernel for name, kernel in (named or {}).items()}
 
     @property
     def kernels(self) -> list[str]:
         return list(self._loaded.kernels)
 
     def __getitem__(self, name: str) -> Kernel:
+        if asked_for := self._named.get(name.replace(" ", "")):
+            return asked_for
         symbol = cubins.select_kernel(self.kernels, name, self._loaded.origin)
-        return Kernel(self._loaded, symbol, self._parameters.get(symbol, ()))
+        known = (kernel for kernel in self._named.values() if kernel.symbol == symbol)
+        return next(known, Kernel(self._loaded, symbol))
 
 
 def compile_cuda(
@@ -61,10 +68,12 @@ def compile_cuda(
     names = tuple(kernels) or tuple(kernels_in(source))
     macros = tuple((name, str(value)) for name, value in (defines or {}).items())
     cubin = nvrtc.compile_cubin(Build(source, origin, names, macros, include=tuple(include)).with_lines, arch)
-    parameters = {
-        cubin.lowered[name]: tuple(p.name for p in kernel_parameters(source, name, origin)) for name in names
-    }
-    return Module(cubins.loaded(cubin.path.read_bytes(), origin), parameters)
+    loaded, named = cubins.loaded(cubin.path.read_bytes(), origin), dict[str, Kernel]()
+    for name in names:
+        parameters = kernel_parameters(source, name, origin)
+        types = tuple("" if p.pointer else p.ctype for p in parameters)
+        named[name] = Kernel(loaded, cubin.lowered[name], tuple(p.name for p in parameters), types)
+    return Module(loaded, named)
 
 
 def load_cubin(path: str | Path) -> Module:
@@ -173,17 +182,29 @@ def _launch(kernel: Kernel, config: LaunchConfig, arguments: Arguments) -> None:
     if len(arguments) != len(sizes):
         raise UserError(f"kernel '{kernel.symbol}' has {len(sizes)} parameters, and {len(arguments)} were given.")
     names = kernel.parameters or [f"argument {n}" for n in range(1, len(sizes) + 1)]
-    packed = [_parameter(*each) for each in zip(names, arguments, sizes, strict=True)]
+    types = kernel.types or [""] * len(sizes)
+    packed = [_parameter(*each) for each in zip(names, arguments, sizes, types, strict=True)]
     kernel.module.launch(kernel.symbol, config, packed)
 
 
-def _parameter(name: str, value: Any, size: int) -> Parameter:
+_KINDS = {"float": "f32", "double": "f64", **dict.fromkeys(("half", "__half"), "f16"),
+          **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16"), "bf16")}  # fmt: skip
+_WHOLE = re.compile(r"(unsigned|signed|long|short|int|char|bool|size_t|uint|u?int\d+_t|\s)+")
+
+
+def _parameter(name: str, value: Any, size: int, ctype: str) -> Parameter:
     if value is None or hasattr(value, "data_ptr") or isinstance(value, np.ndarray):
         return cubins.of_tensor(name, value)
     if isinstance(value, np.generic):
         return Parameter(name, value.tobytes())
     if isinstance(value, bytes):
         return Parameter(name, value)
+    if ctype in _KINDS and isinstance(value, int | float):
+        return cubins.of_number(name, _KINDS[ctype], value)
+    if isinstance(value, float) and _WHOLE.fullmatch(ctype):
+        if not value.is_integer():
+            raise UserError(f"{name} is of type {ctype}, and {value!r} is no whole number.")
+        value = int(value)
     formats = {1: "?" if isinstance(value, bool) else "b", 2: "h", 4: "i", 8: "q"}
     if isinstance(value, float):
         formats = {2: "e", 4: "f", 8: "d"}

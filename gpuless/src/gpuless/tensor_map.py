@@ -22,14 +22,14 @@ _MAGIC = 0x50414D544E455354
 _EMULATED = struct.Struct("<QQ4Q5I5H5B5B40x")
 
 _TYPES = {  # the driver's, and ours
-    "torch.float32": ("FLOAT32", "f32"),
-    "torch.float16": ("FLOAT16", "f16"),
-    "torch.bfloat16": ("BFLOAT16", "bf16"),
-    "torch.float64": ("FLOAT64", "f64"),
-    "torch.int32": ("INT32", "s32"),
-    "torch.int64": ("INT64", "s64"),
-    "torch.int8": ("UINT8", "u8"),
-    "torch.uint8": ("UINT8", "u8"),
+    "float32": ("FLOAT32", "f32"),
+    "float16": ("FLOAT16", "f16"),
+    "bfloat16": ("BFLOAT16", "bf16"),
+    "float64": ("FLOAT64", "f64"),
+    "int32": ("INT32", "s32"),
+    "int64": ("INT64", "s64"),
+    "int8": ("UINT8", "u8"),
+    "uint8": ("UINT8", "u8"),
 }
 _DRIVER_FILLS = {"zeros": "NONE", "nan": "NAN_REQUEST_ZERO_FMA"}
 _ENCODE = ctypes.CFUNCTYPE(  # of cuTensorMapEncodeTiled
@@ -47,7 +47,7 @@ class TensorMap:
     """
 
     name: str
-    tensor: Any  # torch's
+    tensor: Any  # torch's or numpy's
     dims: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
@@ -64,7 +64,8 @@ class TensorMap:
 
     @property
     def address(self) -> int:
-        return int(self.tensor.data_ptr()) + self.offset * int(self.tensor.element_size())
+        start = self.tensor.data_ptr() if hasattr(self.tensor, "data_ptr") else self.tensor.ctypes.data
+        return int(start) + self.offset * int(self.tensor.itemsize)
 
     def encode(self) -> bytes:
         """The driver's form, for a GPU."""
@@ -73,11 +74,11 @@ class TensorMap:
         def constant(kind: str, name: str) -> int:
             return int(getattr(getattr(driver, f"CUtensorMap{kind}"), f"CU_TENSOR_MAP_{name}"))
 
-        size, rank = self.tensor.element_size(), len(self.dims)
+        size, rank = self.tensor.itemsize, len(self.dims)
         memory, start = _aligned_memory(SIZE)
         error = _driver_function()(
             start,
-            constant("DataType", f"DATA_TYPE_{'TFLOAT32' if self._rounds else _TYPES[str(self.tensor.dtype)][0]}"),
+            constant("DataType", f"DATA_TYPE_{'TFLOAT32' if self._rounds else _TYPES[self._kind][0]}"),
             rank,
             self.address,
             (ctypes.c_uint64 * rank)(*reversed(self.dims)),
@@ -95,23 +96,28 @@ class TensorMap:
 
     def emulated(self) -> bytes:
         """The emulator's form: `TensorMapFields` in its headers."""
-        element = ELEMENTS.index("tf32" if self._rounds else _TYPES[str(self.tensor.dtype)][1])
+        element = ELEMENTS.index("tf32" if self._rounds else _TYPES[self._kind][1])
         swizzle, fill = SWIZZLES.index(self.swizzle), FILLS.index(self.fill)
-        size = self.tensor.element_size()
+        size = self.tensor.itemsize
         return packed(self.address, self.dims, self.strides, self.box, size, swizzle, fill, element)
 
     @property
     def _rounds(self) -> bool:
-        return self.tf32 and str(self.tensor.dtype) == "torch.float32"
+        return self.tf32 and self._kind == "float32"
+
+    @property
+    def _kind(self) -> str:
+        """numpy's and torch's name of its elements."""
+        return str(self.tensor.dtype).removeprefix("torch.")
 
     def _wrong(self) -> str | None:
         """The first thing that the hardware does not support, most important first."""
-        size, rank = self.tensor.element_size(), len(self.dims)
+        size, rank = self.tensor.itemsize, len(self.dims)
         if not 1 <= rank <= _MOST_RANK:
             return f"it has {rank} dimensions, but 1 to {_MOST_RANK} are allowed"
         if len(self.box) != rank or len(self.strides) != rank - 1:
             return f"its {rank} dims need as many sizes in box and {rank - 1} strides"
-        if str(self.tensor.dtype) not in _TYPES:
+        if self._kind not in _TYPES:
             return f"the copy engine has no elements of {self.tensor.dtype}"
         if self.swizzle not in SWIZZLES or self.promotion not in PROMOTIONS:
             return f"swizzle is one of {SWIZZLES} and promotion one of {PROMOTIONS} bytes"
@@ -127,7 +133,7 @@ class TensorMap:
             return f"its first element is at no multiple of {_PIECE} bytes"
         if any(n * size % _PIECE for n in self.strides):
             return f"its strides {self.strides} are not all multiples of {_PIECE} bytes"
-        if self.fill == "nan" and not self.tensor.dtype.is_floating_point:
+        if self.fill == "nan" and "float" not in self._kind:
             return f"elements of {self.tensor.dtype} cannot be filled with nan"
         return None
 

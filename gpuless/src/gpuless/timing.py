@@ -114,7 +114,7 @@ def basis(gpu: gpus.Gpu) -> Basis:
             row = tomllib.loads(found.read_text())
             return Basis(made.with_row(row["constants"]), "calibrated", row["when"])
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as problem:
-            raise UserError(f"{found} has no constants ({problem}): delete it, or run `rung calibrate`.") from None
+            raise UserError(f"{found} has no constants ({problem}): delete it, or calibrate again.") from None
     return Basis(made, "compared" if gpu.name in COMPARED else "published")
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuless.base.files import read_text
-from gpuless.compile.host_launches import Written
 from gpuless.compile.source import kernels_in, split
 from rung import progress
 from rung.adopt import host_calls, launches, names, python_calls
+from rung.adopt.host_launches import Written
 from rung.check.report import wrong_beyond
 from rung.dtypes import dtype
 from rung.errors import CompileError, RungError, Unjudged
-from rung.operation import Operation
+from rung.operation import Operation, Values
 from rung.rungs import catalogue, learned
 from rung.rungs.base import Rung
 from rung.rungs.cuda import CudaRung, whole_text
@@ -195,6 +195,7 @@ class _Kernels:
         self.budget: Budget | None = None
         self.calls: list[LearnedCall] = []
         self.others: dict[str, str] = {}
+        self.fitted: dict[str, Values] = {}  # the first case, by `needs`
 
     def learn(self) -> LearnedFile:
         text = launches.propose(self.of, self.source, self.path)
@@ -322,8 +323,11 @@ class _Kernels:
     def _compiles(self, table: dict[str, Any], *, only_bound: bool = False) -> bool:
         """Whether compilers take the file; torch is not imported. Or only whether the parameters can be bound."""
         try:
-            rung = CudaRung(self.of, self.path, table)
-            given = self.of.complete(self.of.cases[0].values), dtype(rung.dtypes[0])
+            rung, needs = CudaRung(self.of, self.path, table), str(table.get("needs"))
+            values, real = self.of.complete(self.of.cases[0].values), dtype(rung.dtypes[0])
+            if needs not in self.fitted:
+                self.fitted[needs] = rung.fitted(values, real) or values
+            given = self.fitted[needs], real
             rung.require_bindable(*given) if only_bound else rung.require_compiled(*given, ("sm_90",))
         except RungError as error:
             return not only_bound and not isinstance(error, CompileError)  # else the proposal does not suit the file

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuless.compile.host_launches import Written, launches_in
+from rung.adopt.host_launches import Written, launches_in
 from rung.adopt.operands import alone, binds, fixed, told, unknown
 from rung.errors import RungError
 from rung.operation import Operation

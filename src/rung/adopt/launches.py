@@ -13,16 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from gpuless.base.expressions import evaluate, names_in, product
-from gpuless.compile.host_launches import (
-    BLOCK,
-    Written,
-    constants_of,
-    in_a_row,
-    launches_by_function,
-    over,
-    three,
-    variable,
-)
 from gpuless.compile.source import (
     Parameter,
     aliases,
@@ -37,6 +27,16 @@ from gpuless.compile.source import (
     until,
 )
 from gpuless.facts.limits import GRID, THREADS_BLOCK
+from rung.adopt.host_launches import (
+    BLOCK,
+    Written,
+    constants_of,
+    in_a_row,
+    launches_by_function,
+    over,
+    three,
+    variable,
+)
 from rung.adopt.operands import alone, binds, fixed, row_fixed, told
 from rung.errors import RungError, Unjudged
 from rung.operation import Operation
@@ -192,8 +192,9 @@ def _multiples(
         lanes = re.search(r"[a-z]([248])$", p.ctype) if p.pointer else None
         if lanes and (shape := of.operand(str(bind[p.name])).shape):
             found.append(f"{product([str(shape[-1])])} % {lanes[1]} == 0")
-    grid = three(launch.grid, launch.scope | sizes_of(parameters, bind), {*of.dims, *of.derived}) or []
-    for node in itertools.chain.from_iterable(ast.walk(ast.parse(size, mode="eval")) for size in grid):
+    scope, known = launch.scope | sizes_of(parameters, bind), {*of.dims, *of.derived}
+    sides = [size for text in (launch.grid, launch.block) for size in three(text, scope, known) or []]
+    for node in itertools.chain.from_iterable(ast.walk(ast.parse(size, mode="eval")) for size in sides):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and isinstance(node.right, ast.Constant):
             left, by = ast.unparse(node.left), ast.unparse(node.right)  # divided without rounding up
             row = not any(left.endswith(need.partition(" % ")[0]) and f" % {by} " in need for need in found)

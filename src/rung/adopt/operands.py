@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuless.base.expressions import names_in, product
-from gpuless.compile.host_launches import BLOCK, TENSORS_SIZE, Written, over, parses, variable
 from gpuless.compile.source import Parameter
+from rung.adopt.host_launches import BLOCK, TENSORS_SIZE, Written, over, parses, variable
 from rung.errors import RungError, Unjudged
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
@@ -320,15 +320,17 @@ def _named(of: Operation, texts: Iterable[object]) -> set[str]:
 
 
 def alone(of: Operation, bind: Mapping[str, str | float], shape: Iterable[object] = ()) -> list[str]:
-    """What holds for rows that neither the parameters nor the launch count: there is one. A product that is given one
-    size is square."""
+    """What holds for rows that neither the parameters nor the launch count: there is one. A product or a transpose that
+    is given one size is square."""
 
     results = [of.operand(str(target)) for target in bind.values() if target in {o.name for o in of.operands}]
     rows = _named(of, [of.sizes[0], *(size for o in results if o.role == "out" for size in o.shape[:-1])])
     if "OC" in of.dims and _named(of, bind.values()) & {*of.dims} == {"C"}:
         return [f"{dim} == {'1' if dim == 'B' else 'C'}" for dim in of.dims if dim != "C"]
-    counted = _named(of, [*bind.values(), *shape])
-    return [f"{dim} == 1" for dim in of.dims if dim in rows - counted] if not rows >= {*of.dims} else []
+    counted = _named(of, [*bind.values(), *shape]) & {*of.dims}
+    if rows >= {*of.dims}:  # each size counts rows of an operand, as in a transpose
+        return [f"{dim} == {side}" for side in counted for dim in of.dims if {side} == counted != {dim}]
+    return [f"{dim} == 1" for dim in of.dims if dim in rows - counted]
 
 
 def row_fixed(of: Operation, body: str, constants: dict[str, str], told: Iterable[object]) -> list[list[str]]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpuless.compile.host_launches import Written
 from gpuless.compile.source import Parameter
+from rung.adopt.host_launches import Written
 from rung.adopt.operands import alone, binds, fixed
 from rung.errors import RungError
 from rung.operation import Operation

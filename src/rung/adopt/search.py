@@ -15,8 +15,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import gpuless
 from gpuless.base.expressions import names_in
 from gpuless.base.processors import cpu_seconds
@@ -28,6 +26,7 @@ from rung.check.runner import PACE, Binding, LocalRunner
 from rung.check.trial import Trials
 from rung.dtypes import dtype as dtype_named
 from rung.errors import EmulatorFault, RungError
+from rung.lazy import only_this_thread
 from rung.operation import Case, Operation, Values
 from rung.rungs import catalogue
 from rung.rungs.cuda import CudaRung
@@ -35,6 +34,7 @@ from rung.rungs.learned import LearnedCall
 from rung.rungs.python import PythonRung
 
 WARP, SMALL, LARGE = 32, 1 << 14, 1 << 17
+LARGEST = 1 << 22  # bytes of the operands at whole tiles
 TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; before further proposals
 TILES = (32, 64, 128)
 CONFIRMING = 1.5  # of the budget, for further cases
@@ -133,7 +133,7 @@ def _search(
     quiet = os.open(os.devnull, os.O_WRONLY)
     for standard in (1, 2):
         os.dup2(quiet, standard)
-    torch.set_num_threads(1)
+    only_this_thread()
     spending = Spending(kind, left)
 
     def tell(**what: object) -> None:  # as JSON: a Python file's own code may write there as well
@@ -164,9 +164,10 @@ class Spending:
 
 
 def order(count: int) -> Iterator[tuple[int, int]]:
-    """Which table is tried at plain sizes (0) or at whole tiles of a size."""
-    yield from ((0, n) for n in range(min(TILED, count)))
-    yield from ((tile, n) for tile in TILES for n in range(min(TILED_FIRST, count)))
+    """Which table is tried at plain sizes (0) or at whole tiles of a size: the likeliest first at both."""
+    yield from ((0, 0), (TILES[0], 0))[: 2 * count]
+    yield from ((0, n) for n in range(1, min(TILED, count)))
+    yield from ((tile, n) for tile in TILES for n in range(min(TILED_FIRST, count)) if tile > TILES[0] or n)
     yield from ((0, n) for n in range(TILED, count))
     yield from ((tile, n) for tile in TILES for n in range(TILED_FIRST, min(TILED, count)))
 
@@ -194,7 +195,9 @@ class Search:
             if number < first:
                 continue
             if tile and self.best:
-                return self.best
+                if at or tile > TILES[0]:
+                    return self.best
+                continue
             self.tell(number=number)
             attempt: _Attempt | None = None
             try:
@@ -374,46 +377,61 @@ def _elements(of: Operation, values: Values) -> int:
 
 
 def _multiples(attempt: _Attempt, tile: int) -> list[str]:
-    """Conditions on sizes with which a kernel of whole tiles is right; empty if it is not."""
+    """Conditions on sizes with which a kernel of whole tiles is right; empty if it is not. There are two batches, and
+    sizes that `needs` fixes follow the others."""
     of, rung, given = attempt.of, attempt.rung, attempt.small()[0]
-    batch, *dims = of.dims
-    whole = {batch: 1, **{dim: tile * factor for dim, factor in zip(dims, (2, 1, 3, 4), strict=False)}}
+    batch = [*of.dims][: len(of.dims) > 2]
+    dims = [dim for dim in of.dims if dim not in batch]
+    factors = (1, 1, 3, 4) if batch else (2, 1)
+    whole = dict.fromkeys(batch, 2) | {dim: tile * factor for dim, factor in zip(dims, factors, strict=False)}
 
     def completed(dims: dict[str, int]) -> Values | None:
         with suppress(RungError):
             return of.complete({**{s: given[s] for s in of.scalars}, **dims})
         return None
 
-    def right(dims: dict[str, int]) -> bool:
+    def fitted(dims: dict[str, int]) -> Values | None:
         values = completed(dims)
-        if values is None:
+        return rung.fitted(values, attempt.dtype) if values else None
+
+    def right(dims: dict[str, int], varied: str = "") -> bool:
+        if completed(dims) is None:
             return True  # sizes that the operation does not have tell nothing
+        found = fitted(dims)
+        if found is None or (varied and found[varied] != dims[varied]):
+            return False
         try:
-            return rung.refusal(values, attempt.dtype) is None and attempt.right(values)
+            return attempt.right(found)
         except RungError:
             return False
 
     for dim in reversed(dims):  # such as heads that do not divide the channels
         if completed(whole) is None:
             whole[dim] = int(given[dim])
-    if not dims or completed(whole) is None or not right(whole):
+    if (found := fitted(whole)) is None:
         return []
-    rows = of.sizes[0]
+    sizes = (of.size_of(of.operand(name), found, attempt.dtype) for name in rung.operand_names)
+    if sum(sizes) > LARGEST or not right(whole):
+        return []
+    whole, rows = {dim: int(found[dim]) for dim in of.dims}, of.sizes[0]
     needs = {}
     powers = list[str]()
     for dim in dims:
+        if (found := fitted({**whole, dim: 2 * whole[dim]})) and found[dim] == whole[dim]:
+            continue  # another size says it
         steps = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= tile]
         product = dim in names_in(rows) and rows in map(str, rung.header.bind.values())
-        step = next((n for n in steps if right({**whole, dim: tile * 2 + n})), 0)
+        base = whole | dict.fromkeys(batch, 1) if dim in names_in(rows) else whole  # two batches have half the rows
+        step = next((n for n in steps if right({**base, dim: tile * 2 + n}, dim)), 0)
         if not step:  # wrong at every other size, so also at three tiles
-            if not all(right({**whole, dim: tile * n}) for n in (1, 2, 4)) or right({**whole, dim: tile * 6}):
+            if not all(right({**base, dim: tile * n}, dim) for n in (1, 2, 4)) or right({**base, dim: tile * 6}, dim):
                 return []
             powers.append(f"next_pow2({dim}) == {dim}")
             continue
         needs[rows if product else dim] = step
-        off = [whole | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
-        if step > 1 and any(completed(dims) is not None and right(dims) for dims in off):
+        off = [base | {dim: more * tile + step // 2} for more in (1, 3)]  # wrong there, right in another tile
+        if step > 1 and any(completed(dims) is not None and right(dims, dim) for dims in off):
             return []
-        if not right({**whole, dim: tile + step}):
+        if not right({**base, dim: tile + step}, dim):
             return []
     return [*(f"{size} % {step} == 0" for size, step in needs.items() if step > 1), *powers]

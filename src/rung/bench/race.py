@@ -14,6 +14,8 @@ from functools import cache
 import torch
 
 from gpuless.base.expressions import Number
+from rung import arrays
+from rung.arrays import Array
 from rung.bench import timing
 from rung.check.operands import Operands
 from rung.cuda.driver import occupy_stream
@@ -208,9 +210,9 @@ class _Race:
             return None
         scratch: Tensors = {}  # shared by the sets: they run one after another
 
-        def empty(name: str, size: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        def empty(name: str, size: tuple[int, ...], kind: str) -> Array:
             if name not in scratch:
-                scratch[name] = torch.empty(size, dtype=kind, device="cuda")
+                scratch[name] = arrays.empty(size, kind, "cuda")
             return scratch[name]
 
         try:

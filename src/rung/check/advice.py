@@ -146,7 +146,9 @@ class Advice:
             self.left -= trial.seconds
             self.known[key] = True
         except (Failure, RungError) as failure:
-            self.known[key] = False if failure.kind in self.kinds else None
+            # Numbers that nothing writes may all be zeros of the result at one size.
+            unwritten = failure.kind == "zeroed" and "values" in self.kinds
+            self.known[key] = False if unwritten or failure.kind in self.kinds else None
         return self.known[key]
 
     def _key(self, values: Values) -> tuple[tuple[str, Number], ...]:

@@ -1,4 +1,4 @@
-"""The process in which a file of unknown origin runs: started before torch is imported here, asked by lines of JSON,
+"""The process in which a file of unknown origin runs: asked by lines of JSON,
 ended with its children. What is learned from it is text: the verdict is read from memory."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUTPUT = 1 << 16  # bytes of what the rung prints that are passed on
 
 
 class _Forked:
-    """A copy of this process, which has imported torch already: kernels need nothing else. As a `Popen`."""
+    """A copy of this process, which has imported already what kernels need. As a `Popen`."""
 
     def __init__(self, settings: dict[str, Any], needed: Sequence[int]) -> None:
         output, end = os.pipe()
@@ -72,7 +72,7 @@ def copies(device: Device, file: str) -> bool:
     """Whether a copy of this process can run a file: kernels only, and no other thread holds a lock."""
     alone = {thread.name for thread in threading.enumerate()} <= {threading.main_thread().name, PRINTS}
     alone &= threading.current_thread() is threading.main_thread()
-    return device == "emulator" and file.endswith(".cu") and "torch" in sys.modules and alone
+    return device == "emulator" and file.endswith(".cu") and alone
 
 
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "USER", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONHASHSEED", "OMP_NUM_THREADS")
@@ -91,7 +91,7 @@ def _close_to_others() -> None:
 
 
 class Child:
-    """A process that imports torch at once, and a rung's file at the first request."""
+    """A process that imports what a rung's file needs at once, and the file at the first request."""
 
     def __init__(self, device: Device, operation: str, file: str, *, mirrored: bool | None = None) -> None:
         _close_to_others()

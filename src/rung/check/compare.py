@@ -6,7 +6,6 @@ figures of a case are fetched at once.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rung.arrays import Array, namespace, to_float64, to_host
+from rung.arrays import Array, namespace, quiet, to_float64, to_host
 from rung.dtypes import Dtype
 from rung.explain.diagnosis import Diagnosis, diagnose
 
@@ -70,7 +69,7 @@ class Measured:
     def __post_init__(self) -> None:
         self.xp = namespace(self.out)
         self.format = FORMATS.get(str(self.out.dtype).removeprefix("torch."))
-        with _quiet(self.xp):
+        with quiet():
             self.facts = self._moved(self.out, self.reference) if self.exact else self._computed()
             if self.changed is not None and not self.exact:
                 outside = (self.xp.where(self.changed, 0.0, to_float64(one)) for one in (self.out, self.reference))
@@ -172,7 +171,7 @@ class Measured:
     def differences(self) -> tuple[Any, Any, Any]:
         """On the host, in float64: the output, the reference, and each element's error in units of its bound."""
         xp = self.xp
-        with _quiet(xp):
+        with quiet():
             given, truth = self._of_interest()
             if self.exact:
                 right = to_float64(xp.asarray(self.reference, dtype=self.out.dtype))
@@ -265,8 +264,3 @@ class Measured:
         found = xp.stack([to_zero, -to_zero, down, -down])
         enough = xp.stack([(count >= MANY) & (one > 0.1) for one in expected])
         return xp.where(enough, found / xp.where(enough, xp.stack(expected), 1.0), 0.0)
-
-
-def _quiet(xp: Any) -> Any:
-    """numpy warns where torch does not: infinities and NaN are expected here."""
-    return xp.errstate(all="ignore") if hasattr(xp, "errstate") else contextlib.nullcontext()

@@ -7,13 +7,15 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import torch
+import numpy as np
 
 from gpuless import guard
 from gpuless.facts import limits
+from rung.arrays import Array, copy_of, kind_of, to_kind
 from rung.check.gpu_limits import ARCH
 from rung.check.guarded_memory import Block, GuardedStorage
 from rung.check.operands import Operands
@@ -21,7 +23,7 @@ from rung.check.report import Failure
 from rung.check.runner import Binding
 from rung.check.shapes import GROSS, MOST_FLOPS
 from rung.check.trial import Ran, Trials, alignment_of
-from rung.dtypes import element
+from rung.dtypes import element_name
 from rung.errors import EmulatorFault, RungError
 from rung.operation import Tensors, Values, random_numbers
 from rung.rungs.arguments import SCALAR_KINDS
@@ -74,9 +76,9 @@ class Far:
             values = self._with(min(self.bases, key=lambda v: self.operation.cost(v, 4).flops), SMALL)
             whole, some = self._operands(values), self._operands(self._with(values, len(SOME)))
             self._copy(whole.tensors, some.tensors, SOME)
-            expected, part = some.reference(), {n: torch.empty_like(t) for n, t in some.reference().items()}
+            expected, part = some.reference(), {n: copy_of(t) for n, t in some.reference().items()}
             self._copy(whole.reference(), part, SOME)
-            return all(torch.allclose(part[n], expected[n], equal_nan=True) for n in some.outputs)
+            return all(np.allclose(part[n], expected[n], equal_nan=True) for n in some.outputs)
         return False
 
     def _copy(self, given: Tensors, to: Tensors, places: Sequence[int]) -> None:
@@ -84,8 +86,8 @@ class Far:
         for name, tensor in to.items():
             if name in self.names:
                 axis = self.axes.get(name)
-                some = given[name] if axis is None else given[name].index_select(axis, torch.tensor(places))
-                tensor.copy_(some.reshape(tensor.shape))
+                some = given[name] if axis is None else np.take(given[name], places, axis)
+                tensor[...] = some.reshape(tensor.shape)
 
     def _with(self, values: Values, size: int) -> Values:
         """The values with so many slices; what follows from sizes is calculated anew."""
@@ -145,11 +147,11 @@ class Far:
         patterns = {o.name: self._pattern(o.name, values) for o in self.given if o.name in self.axes and not o.written}
         alignment = alignment_of(self.rung, values, trials.dtype, trials.tuning, trials.device)
         storage = host.reserved(alignment, patterns)
-        sized = {o.name: (o.size(values), element(o.dtype, trials.dtype)) for o in self.given}
+        sized = {o.name: (o.size(values), element_name(o.dtype, trials.dtype)) for o in self.given}
         tensors = {name: storage.empty(name, *how) for name, how in sized.items()}
         for index, o in enumerate(self.given):
             if o.name not in self.axes:
-                tensors[o.name].copy_(self._numbers(o.name, values, tensors[o.name], index))
+                tensors[o.name][...] = random_numbers(o, values, self.seed + index, 1.0, "cpu")
         written = [o.name for o in self.given if o.written]
         call: Any = SimpleNamespace(tensors=tensors, values=values, dtype=trials.dtype, names=self.names)
         call.inputs, call.outputs = [n for n in self.names if n not in written], written
@@ -170,13 +172,10 @@ class Far:
         return True
 
     def _pattern(self, name: str, values: Values) -> bytes:
-        dtype = element(self.operation.operand(name).dtype, self.trials.dtype)
-        like = torch.empty(PERIOD // dtype.itemsize, dtype=dtype)
-        made = self._numbers(name, values, like, len(name)).to(dtype)
-        return bytes(made.view(torch.uint8).numpy().tobytes())
-
-    def _numbers(self, name: str, values: Values, like: torch.Tensor, index: int) -> torch.Tensor:
-        return random_numbers(self.operation.operand(name), values, like, self.seed + index, 1.0, "cpu", "cpu")
+        operand = self.operation.operand(name)
+        kind = element_name(operand.dtype, self.trials.dtype)
+        flat = replace(operand, shape=(PERIOD // np.dtype(kind).itemsize,))
+        return bytes(to_kind(random_numbers(flat, values, self.seed + len(name), 1.0, "cpu"), kind).tobytes())
 
     def _compare(self, values: Values, tensors: Tensors, storage: GuardedStorage, blocks: int) -> None:
         """What the blocks have written must be right; some of them write near the end, and not all to few elements."""
@@ -200,9 +199,9 @@ class Far:
         zeros = 0.0
         for name in operands.outputs:
             out = operands.tensors[name]
-            right = reference[name].reshape(out.shape).to(out.dtype)
-            zeros = max(zeros, float((right == 0).double().mean()))
-            out.copy_(torch.where(_unwritten(out), right, out))
+            right = to_kind(reference[name].reshape(out.shape), kind_of(out))
+            zeros = max(zeros, float((right == 0).mean()))
+            out[...] = np.where(_unwritten(out), right, out)
         for off in operands.deviations(reference):
             if not off.ok and not max(off.element, off.norm / (off.norm_cap or math.inf)) < GROSS:
                 self._fail(off.problem, values)
@@ -211,14 +210,15 @@ class Far:
             self._fail(f"{again / self.repeats:.1f} threads store to each element, and to others none", values)
         self.repeats = min(self.repeats, again)
 
-    def _written(self, tensor: torch.Tensor, block: Block) -> Iterator[torch.Tensor]:
+    def _written(self, tensor: Array, block: Block) -> Iterator[Array]:
         """The elements that hold something: only of the pages that were touched, unless Python has copied all."""
         if not isinstance(self.rung, CudaRung):
-            yield (~_unwritten(tensor.view(-1))).nonzero().view(-1)
+            yield np.flatnonzero(~_unwritten(tensor))
             return
-        for pages in torch.from_numpy(guard.touched(block.raw)).split(MOST_PAGES):
-            held = block.raw.view(-1, guard.PAGE)[pages].view(tensor.dtype)
-            row, column = (~_unwritten(held)).nonzero().unbind(1)
+        touched = guard.touched(block.raw)
+        for pages in (touched[at : at + MOST_PAGES] for at in range(0, len(touched), MOST_PAGES)):
+            held = block.raw.reshape(-1, guard.PAGE)[pages].view(tensor.dtype)
+            row, column = (~_unwritten(held)).nonzero()
             found = (pages[row] * guard.PAGE - block.start) // tensor.itemsize + column
             yield found[(found >= 0) & (found < tensor.numel())]
 
@@ -227,6 +227,6 @@ class Far:
         raise Failure(text, "values")
 
 
-def _unwritten(out: torch.Tensor) -> torch.Tensor:
+def _unwritten(out: Array) -> Array:
     """Reserved memory holds zeros, which are not told from such results; torch.empty gives NaN here."""
     return (out == 0) | (out != out)

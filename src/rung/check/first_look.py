@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.check.report import OF_THE_KERNEL, Report, Verdict, admitted_by, right_where
+from rung.check.report import OF_THE_KERNEL, REFUSES, Report, Verdict, admitted_by, right_where
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
@@ -79,6 +79,9 @@ def doubted(report: Report, rung: Rung) -> Report:
         return replace(report, verdict="not judged", reason=f"right in {report.cases} cases, but {admitted_by(key)}")
     if needs := report.failure.get("needs"):
         return replace(report, verdict="not judged", reason=f"{right_where(needs, report.place)} Else: {report.reason}")
+    if report.cause == REFUSES and not report.cases:
+        told = f"{report.reason.rstrip('.')} (the file itself refuses the call that rung found)"
+        return replace(report, verdict="not judged", reason=told)
     if report.failure.get("unconfirmed"):
         told = f"right in {report.cases} cases; here the call may be another, or the kernel not for such sizes"
         return replace(report, verdict="not judged", reason=f"{report.reason.rstrip('.')} ({told})")

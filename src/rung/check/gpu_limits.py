@@ -80,7 +80,8 @@ def _larger(rung: CudaRung, dtype: Dtype, tuning: dict[str, int] | None) -> Iter
 
 def clock_read(rung: CudaRung, planned: Sequence[Planned]) -> tuple[str, dict[str, Any]]:
     """Which clock or processor's number decides what a kernel stores, as a sentence with its place."""
-    from gpuless.compile import decided, nvrtc, sass
+    from gpuless.compile import nvrtc, sass
+    from rung.check import decided
 
     if not _CLOCKS.search(rung.source) or sass.disassembler() is None:
         return "", {}

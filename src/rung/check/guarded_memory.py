@@ -6,14 +6,18 @@ import contextlib
 import fcntl
 import itertools
 import math
+import mmap
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
+import numpy as np
 
+import gpuless
+from rung.arrays import Array, address_of, bits_of, dtype_of, empty, is_equal, kind_of, namespace, split, to_numpy
+from rung.lazy import torch
 from rung.operation import Operand
 from rung.rungs.base import Device
 
@@ -28,19 +32,19 @@ POISONS: tuple[bytes, ...] = (b"\xff", b"\xff\x7b", b"\x00\x80", b"\x9a\x40", b"
 _made = itertools.count()  # scratch memory is filled once, with a different pattern in each storage
 _placed = itertools.count()
 
-Raw = Callable[[str, int], torch.Tensor]  # this many bytes for this name, up to the end of a page
+Raw = Callable[[str, int], Array]  # this many bytes for this name, up to the end of a page
 
 
 @dataclass
 class Block:
     """One tensor's memory: a band, the data, a band."""
 
-    raw: torch.Tensor  # (bytes,)
+    raw: Array  # (bytes,)
     start: int
     end: int
 
     @property
-    def data(self) -> torch.Tensor:
+    def data(self) -> Array:
         return self.raw[self.start : self.end]
 
 
@@ -68,12 +72,13 @@ class GuardedStorage:
         self.raw = raw
         self.blocks: dict[str, Block] = {}
         self._first = next(_made)
-        self._painted: torch.Tensor | None = None  # the content of all bands, concatenated
+        self._painted: Array | None = None  # the content of all bands, concatenated
 
-    def empty(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def empty(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
         """A tensor with guards, poisoned unless the storage is not."""
-        size = math.prod(shape) * dtype.itemsize
-        multiple = max(self.alignment, dtype.itemsize)
+        width = dtype_of(kind, np).itemsize
+        size = math.prod(shape) * width
+        multiple = max(self.alignment, width)
         padded = -(-size // multiple) * multiple  # the bytes between the data and that boundary are guarded as well
         behind = BAND if self.device == "cuda" else 0  # on a CPU there is an unmapped page
         only = self.placement.only
@@ -87,30 +92,28 @@ class GuardedStorage:
         raw = self._memory(name, room, start)
         self.blocks[name] = Block(raw, start, start + size)
         if self.device != "cuda":
-            import gpuless
-
             gpuless.mark_data(raw, start, start + size)
         self._painted = None
         if self.poisoned:
             self.poison(name, self._first)
-        return raw[start : start + size].view(dtype).view(shape)
+        return bits_of(raw[start : start + size], kind).reshape(shape)
 
-    def _memory(self, name: str, size: int, lead: int) -> torch.Tensor:
+    def _memory(self, name: str, size: int, lead: int) -> Array:
         if self.raw is not None:
             return self.raw(name, size)
         if isinstance(self.addresses, Slab):
             return self.addresses(lead, size)
-        return _on_gpu(size) if self.device == "cuda" else _on_cpu(size, self.addresses.take(size, lead))
+        if self.device == "cuda":
+            return empty((size,), "uint8", "cuda")
+        return _on_cpu(size, self.addresses.take(size, lead))
 
     def only_read(self, operands: Iterable[Operand]) -> None:
         """Nothing may write to these tensors, not even the values that they hold."""
-        import gpuless
-
         for operand in operands if self.device != "cuda" else ():
             block = self.blocks[operand.name]
             gpuless.mark_data(block.raw, block.start, block.end, written=False, constant=operand.constant)
 
-    def _bands(self) -> list[torch.Tensor]:
+    def _bands(self) -> list[Array]:
         return [band for b in self.blocks.values() for band in (b.raw[: b.start], b.raw[b.end :])]
 
     def repaint(self, turn: int = 0) -> None:
@@ -124,12 +127,14 @@ class GuardedStorage:
             if pattern == b"\xff":
                 pattern = bytes((0x81 + (index // 2 + 1) % 0x7E, 0xFF))
             pieces.append((pattern * (len(band) // len(pattern) + 1))[: len(band)])
+        self._painted = painted = np.frombuffer(bytearray(b"".join(pieces)), np.uint8)
+        if namespace(bands[0]) is np:
+            for band, piece in zip(bands, _parts(painted, bands), strict=True):
+                band[...] = piece
+            return
         # All at once: with many processes on a GPU even a small query is slow.
-        painted = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
-        if bands[0].is_cuda:
-            painted = painted.pin_memory().to(bands[0].device, non_blocking=True)
-        self._painted = painted
-        torch._foreach_copy_(bands, torch.split(self._painted, [len(band) for band in bands]))
+        self._painted = torch.from_numpy(painted).pin_memory().to(bands[0].device, non_blocking=True)
+        torch._foreach_copy_(bands, _parts(self._painted, bands))
 
     def poison(self, name: str, number: int = 0) -> None:
         """Poison `name`."""
@@ -139,50 +144,50 @@ class GuardedStorage:
     def still_poisoned(self, name: str, number: int, width: int) -> int:
         """How many elements of this size still hold the poison."""
         data = self.blocks[name].data
-        untouched = torch.empty_like(data)
+        untouched = namespace(data).empty_like(data)
         fill(untouched, POISONS[number % len(POISONS)])
-        return int((data.view(-1, width) == untouched.view(-1, width)).all(1).sum())
+        return int((data.reshape(-1, width) == untouched.reshape(-1, width)).all(1).sum())
 
     def damaged(self) -> str | None:
         """The tensor whose bands were written to, if any."""
-        return self.touched((), torch.empty(0, dtype=torch.uint8))
+        return self.touched((), empty((0,), "uint8"))
 
-    def snapshot(self, names: Sequence[str]) -> torch.Tensor:
+    def snapshot(self, names: Sequence[str]) -> Array:
         """A snapshot of these tensors' bytes."""
-        return torch.cat([self.blocks[name].data for name in names]) if names else torch.empty(0, dtype=torch.uint8)
+        return _joined([self.blocks[name].data for name in names]) if names else empty((0,), "uint8")
 
-    def changed(self, names: Sequence[str], before: torch.Tensor) -> list[torch.Tensor]:
+    def changed(self, names: Sequence[str], before: Array) -> list[Array]:
         """Whether a band was written to, and whether a named tensor differs from the snapshot: as device tensors,
         without synchronising."""
-        beside = [] if self._painted is None else [(torch.cat(self._bands()) != self._painted).any()]
+        beside = [] if self._painted is None else [(_joined(self._bands()) != self._painted).any()]
         return beside + ([(self.snapshot(names) != before).any()] if names else [])
 
-    def touched(self, names: Sequence[str], before: torch.Tensor) -> str | None:
+    def touched(self, names: Sequence[str], before: Array) -> str | None:
         """The tensor whose bands were written to, or that differs from the snapshot."""
-        flags = self.changed(names, before)
-        if not flags or not any(torch.stack(flags).tolist()):
+        flags = self.changed(names, before)  # in one query of a GPU
+        if not flags or not namespace(flags[0]).stack(flags).any():
             return None
         bands = self._bands()
         if self._painted is not None:
-            painted = torch.split(self._painted, [len(band) for band in bands])
-            for index, (band, as_painted) in enumerate(zip(bands, painted, strict=True)):
-                if not torch.equal(band, as_painted):
+            for index, (band, as_painted) in enumerate(zip(bands, _parts(self._painted, bands), strict=True)):
+                if not is_equal(band, as_painted):
                     side = "past the end" if index % 2 else "before the start"
                     return f"wrote {side} of {list(self.blocks)[index // 2]}"
-        parts = zip(names, torch.split(before, [len(self.blocks[name].data) for name in names]), strict=True)
-        return f"changed its input {next(n for n, part in parts if not torch.equal(self.blocks[n].data, part))}"
+        parts = zip(names, _parts(before, [self.blocks[name].data for name in names]), strict=True)
+        return f"changed its input {next(n for n, part in parts if not is_equal(self.blocks[n].data, part))}"
 
 
-def _on_gpu(size: int) -> torch.Tensor:
-    return torch.empty(size, dtype=torch.uint8, device="cuda")
+def _joined(arrays: Sequence[Array]) -> Array:
+    return namespace(arrays[0]).concatenate(arrays)
 
 
-def _on_cpu(size: int, near: int) -> torch.Tensor:
-    import gpuless
+def _parts(whole: Array, like: Sequence[Array]) -> list[Array]:
+    """Parts of the lengths of other arrays."""
+    return split(whole, 0, *map(len, like))
 
-    if gpuless.available() is None:
-        return torch.from_numpy(gpuless.guarded_empty(size, near))
-    return torch.empty(size, dtype=torch.uint8)
+
+def _on_cpu(size: int, near: int) -> Array:
+    return gpuless.guarded_empty(size, near) if gpuless.available() is None else empty((size,), "uint8")
 
 
 def memory_file(size: int, pattern: bytes = b"") -> int:
@@ -194,20 +199,23 @@ def memory_file(size: int, pattern: bytes = b"") -> int:
     return file
 
 
-def reserve(size: int, pattern: bytes) -> tuple[int, torch.Tensor]:
+def mapped(file: int, size: int) -> Array:
+    """The bytes of a file that other processes map, too."""
+    return np.frombuffer(mmap.mmap(file, size), np.uint8)
+
+
+def reserve(size: int, pattern: bytes) -> tuple[int, Array]:
     """A file, and memory over it that takes no room before it is touched; a pattern of whole pages is repeated."""
-    import gpuless
-
     file = memory_file(size, pattern)
-    return file, torch.from_numpy(gpuless.guarded_file(file, size))
+    return file, gpuless.guarded_file(file, size)
 
 
-def fill(raw: torch.Tensor, pattern: bytes) -> None:
+def fill(raw: Array, pattern: bytes) -> None:
     """Repeat a pattern of bytes over raw memory."""
-    if len(pattern) == 2 and raw.data_ptr() % 2 == 0:
+    if len(pattern) == 2 and address_of(raw) % 2 == 0:
         whole = len(raw) // 2 * 2
-        raw[:whole].view(torch.int16).fill_(int.from_bytes(pattern, "little", signed=True))
-        raw[whole:].fill_(pattern[0])
+        bits_of(raw[:whole], "int16")[...] = int.from_bytes(pattern, "little", signed=True)
+        raw[whole:] = pattern[0]
         return
     for i, byte in enumerate(pattern):
         raw[i :: len(pattern)] = byte
@@ -277,15 +285,15 @@ class Slab(Addresses):
 
     def __init__(self, placement: Placement, sizes: int, count: int, device: str = "cuda") -> None:
         whole = sizes + count * self.EACH + 2 * self.LARGE
-        self._whole = torch.empty(whole, dtype=torch.uint8, device=device)
-        self._first = -self._whole.data_ptr() % self.LARGE
+        self.device, self._whole = device, empty((whole,), "uint8", device)
+        self._first = -address_of(self._whole) % self.LARGE
         super().__init__(placement, (whole - self._first) // PAGE * PAGE if placement.below else 0)
 
-    def __call__(self, lead: int, size: int) -> torch.Tensor:
+    def __call__(self, lead: int, size: int) -> Array:
         """Memory of this many bytes whose data begins `lead` bytes later; allocated elsewhere if there is no room."""
         start = self.take(size, lead) + self._first
         if start < 0 or start + size > len(self._whole):
-            return torch.empty(size, dtype=torch.uint8, device=self._whole.device)
+            return empty((size,), "uint8", self.device)
         return self._whole[start : start + size]
 
 
@@ -297,34 +305,41 @@ class Mirror:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self._chunks: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._chunks: list[tuple[Array, Array]] = []  # here, as the device's library has it, and there
         self._used: list[int] = []  # bytes of each
 
-    def __call__(self, _: str, size: int) -> torch.Tensor:
+    def __call__(self, _: str, size: int) -> Array:
         if not self._chunks or self._used[-1] + size > len(self._chunks[-1][0]):
-            size_of_chunk = max(size, CHUNK)
-            here = torch.empty(size_of_chunk, dtype=torch.uint8, pin_memory=self.device == "cuda")
-            self._chunks.append((here, torch.empty(size_of_chunk, dtype=torch.uint8, device=self.device)))
+            shape = (max(size, CHUNK),)
+            there = empty(shape, "uint8", self.device)
+            here = empty(shape, "uint8") if self.device == "cpu" else torch.empty_like(there, device="cpu").pin_memory()
+            self._chunks.append((here, there))
             self._used.append(0)
         start = self._used[-1]
         self._used[-1] += size
-        return self._chunks[-1][0][start : start + size]
+        return to_numpy(self._chunks[-1][0])[start : start + size]
 
-    def there(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The counterpart of a contiguous tensor in this memory."""
-        size = tensor.numel() * tensor.itemsize
+    def there(self, array: Array) -> Array:
+        """The counterpart of a contiguous array in this memory."""
         for here, copy in self._chunks:
-            start = tensor.data_ptr() - here.data_ptr()
-            if start >= 0 and start + size <= len(here):
-                return copy[start : start + size].view(tensor.dtype).view(tensor.shape)
-        raise ValueError("this tensor is not in mirrored memory")
+            start = address_of(array) - address_of(here)
+            if start >= 0 and start + array.nbytes <= len(here):
+                return bits_of(copy[start : start + array.nbytes], kind_of(array)).reshape(array.shape)
+        raise ValueError("this array is not in mirrored memory")
 
     def arrive(self) -> None:
         """Queue the copy to the device."""
         for (here, copy), used in zip(self._chunks, self._used, strict=True):
-            copy[:used].copy_(here[:used], non_blocking=True)
+            _queue_copy(here[:used], copy[:used])
 
     def leave(self) -> None:
         """Queue the copy from the device."""
         for (here, copy), used in zip(self._chunks, self._used, strict=True):
-            here[:used].copy_(copy[:used], non_blocking=True)
+            _queue_copy(copy[:used], here[:used])
+
+
+def _queue_copy(given: Array, to: Array) -> None:
+    if namespace(to) is np:
+        to[...] = given
+    else:
+        to.copy_(given, non_blocking=True)

@@ -31,6 +31,7 @@ from rung.check.report import (
     OF_THE_KERNEL,
     QUICK,
     RAISED,
+    REFUSES,
     SHARE_REFUSED,
     TIME,
     CheckRequest,
@@ -46,7 +47,7 @@ from rung.check.trial import WRONG, Trials
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, EmulatorFault, OutOfTime, RungError, first_line
-from rung.lazy import torch
+from rung.lazy import has_gpu, only_this_thread, torch
 from rung.operation import Case, Values
 from rung.rungs import catalogue, identity
 from rung.rungs.base import Device, Rung
@@ -62,7 +63,7 @@ _WAITS = re.compile(r"\bpdl_wait\(|griddepcontrol\.wait|cudaGridDependencySynchr
 def device_named(name: str | None) -> Device:
     """The device that the user named; by default the GPU if there is one, else the emulator."""
     if name is None:
-        return "cuda" if torch.cuda.is_available() else "emulator"
+        return "cuda" if has_gpu() else "emulator"
     known: dict[str, Device] = {"cuda": "cuda", "emulator": "emulator"}
     if name not in known:
         raise RungError(f"the device {name!r} is not known; there are cuda and emulator.")
@@ -72,7 +73,7 @@ def device_named(name: str | None) -> Device:
 def requests(chosen: Sequence[Rung], asked: CheckRequest, dtypes: Sequence[str] = ()) -> list[CheckRequest]:
     """What is asked, for each of these rungs and its number formats. A rung that is checked by itself gets the effort
     for one; a user's own file is distinguished from the ladder's by its path."""
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    if asked.device == "cuda" and not has_gpu():
         raise RungError("no CUDA device was found; use --device emulator, which needs none.")
     chosen = _with_case(chosen, asked.case)
     tuning = dict(asked.tuning)
@@ -256,7 +257,7 @@ def _failed(failure: Failure | RungError, procedure: Procedure) -> None:
         report.verdict = "skipped"
     if isinstance(failure, CompileError) and failure.missing:
         report.verdict = "not judged"
-    if failure.kind in WRONG or (failure.kind in (CompileError.kind, RAISED) and procedure.ran):
+    if failure.kind in WRONG or (failure.kind in (CompileError.kind, RAISED, REFUSES) and procedure.ran):
         procedure.advise()
     report.failure = report.failure or procedure.trials.last_call()
     if procedure.rung.header.adopted == "trial" and failure.kind not in OF_THE_KERNEL and not procedure.confirmed():
@@ -272,7 +273,7 @@ def _in_a_copy(procedure: Procedure, work: Callable[[], None]) -> Iterator[None]
     meanwhile = processors() > 1
 
     def judged(pipe: Connection) -> None:
-        torch.set_num_threads(1)  # a copy has no other threads, and would wait for them
+        only_this_thread()
         copied()
         if not meanwhile:
             pipe.recv()

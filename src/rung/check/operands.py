@@ -7,15 +7,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
-import torch
-
+from rung.arrays import (
+    Array,
+    bits_of,
+    copy_of,
+    is_real,
+    kind_of,
+    largest,
+    moved,
+    namespace,
+    put,
+    quiet,
+    to_float64,
+    to_kind,
+)
+from rung.arrays import empty as new
 from rung.check.compare import Deviation, Measured
 from rung.check.guarded_memory import POISONS, Block, fill
-from rung.dtypes import SUMS, Dtype
+from rung.dtypes import SUMS, Dtype, element_name
 from rung.errors import RungError
-from rung.operation import Case, Operation, Tensors, Values
-
-Empty = Callable[[str, tuple[int, ...], torch.dtype], torch.Tensor]
+from rung.operation import Case, Empty, Operation, Tensors, Values
 
 
 class Remembered:
@@ -38,7 +49,7 @@ class Remembered:
 
 
 def _bytes(tensors: Tensors) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors.values())
+    return sum(t.nbytes for t in tensors.values())
 
 
 # The rungs of a ladder get the same numbers: a case's inputs and reference are computed once per process.
@@ -71,8 +82,7 @@ class Operands:
         self.admitted = False  # whether only_finite was of use
         self.as_the_formula = False  # an error is allowed to be twice that of the formula in the number format itself
         self.blocks: Mapping[str, Block] = {}  # the guarded memory that holds them, if any
-        where = device
-        self.tensors = self._fill(seed, empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where)))
+        self.tensors = self._fill(seed, empty or (lambda _, shape, kind: new(shape, kind, device)))
 
     def _fill(self, seed: int, empty: Empty) -> Tensors:
         self.seed = seed
@@ -83,10 +93,12 @@ class Operands:
             )
         usual = _inputs.get(self._key(), lambda: self._draw(case, seed))
         self._own = usual if self.device == "cpu" else {}
-        owned = {n: empty(n, tuple(usual[n].shape), usual[n].dtype) for n in self._owned()}
-        for name, tensor in owned.items():
-            if self.operation.operand(name).role != "out":
-                tensor.copy_(usual[name])
+        owned: Tensors = {}
+        for operand in map(self.operation.operand, self._owned()):
+            kind = element_name(operand.dtype, self.dtype)
+            owned[operand.name] = tensor = empty(operand.name, operand.size(self.values), kind)
+            if operand.name in usual:
+                put(tensor, usual[operand.name])
         return self.operation.viewed(owned, self.names, self.values)
 
     def _draw(self, case: Case, seed: int) -> Tensors:
@@ -96,11 +108,9 @@ class Operands:
             seed,
             magnitude=case.magnitude,
             change=case.change,
-            names=self._owned(),
+            names=[n for n in self._owned() if self.operation.operand(n).role != "out"],
             device=self.device,
-            empty=lambda name, shape, kind: torch.empty(
-                shape, dtype=kind, device="meta" if self.operation.operand(name).role == "out" else self.device
-            ),
+            empty=lambda _, shape, kind: new(shape, kind, self.device),
         )
 
     def _key(self) -> tuple[Hashable, ...]:
@@ -141,17 +151,17 @@ class Operands:
         """Overwrite the last run's outputs with poison that depends on `number`."""
         for name in self.outputs:
             if self.operation.operand(name).role == "out":
-                fill(self.tensors[name].view(-1).view(torch.uint8), POISONS[number % len(POISONS)])
+                fill(bits_of(self.tensors[name].reshape(-1), "uint8"), POISONS[number % len(POISONS)])
 
     def keep(self) -> None:
         """Save what calls will change, for `restore`."""
         inout = [n for n in self.names if self.operation.operand(n).role == "inout"]
-        self._given = {n: self.tensors[n].clone() for n in inout}
+        self._given = {n: copy_of(self.tensors[n]) for n in inout}
 
     def restore(self) -> None:
         """Restore what calls have changed."""
         for name, tensor in self._given.items():
-            self.tensors[name].copy_(tensor)
+            put(self.tensors[name], tensor)
 
     def reference(self, calls: int = 1) -> Tensors:
         """The expected outputs after this many calls, each starting from the state that the last one left."""
@@ -161,35 +171,39 @@ class Operands:
 
     def representable(self) -> bool:
         """Whether the number format holds what the outputs should be."""
-        held = {n: t for n, t in self.tensors.items() if t.is_floating_point()}
-        floats = [(n, t) for n, t in self.reference().items() if n in held and t.is_floating_point()]
-        return all(bool((t.abs() <= torch.finfo(self.tensors[n].dtype).max).all()) for n, t in floats)
+        held = {n: largest(kind_of(t)) for n, t in self.tensors.items() if is_real(t)}
+        floats = [(n, t) for n, t in self.reference().items() if n in held and is_real(t)]
+        return all(bool((abs(t) <= held[n]).all()) for n, t in floats)
 
     def _originals(self) -> Tensors:
         """The numbers as they were drawn, where they are kept."""
-        return self.operation.viewed(self._own, self.names, self.values) if self._own else self.tensors
+        if not self._own:
+            return self.tensors
+        whole = {n: self.operation.operand(n).view_of or n for n in self.names}
+        return self.operation.viewed(self._own, [n for n in self.names if whole[n] in self._own], self.values)
 
     def _computed(self, calls: int) -> Tensors:
         exact = self.in_float64()
-        found: Tensors = self.operation.reference(exact, self.values)
-        changed = [n for n in found if n in exact]
-        for _ in range(calls - 1 if changed else 0):
-            found = self.operation.reference({**exact, **{n: found[n] for n in changed}}, self.values)
+        with quiet():
+            found: Tensors = self.operation.reference(exact, self.values)
+            changed = [n for n in found if n in exact]
+            for _ in range(calls - 1 if changed else 0):
+                found = self.operation.reference({**exact, **{n: found[n] for n in changed}}, self.values)
         return found
 
     def in_float64(self) -> Tensors:
         """The inputs, as the reference takes them."""
         tensors = self._originals()
         given = {n: tensors[n] for n in self.names if self.operation.operand(n).role != "out"}
-        return {n: t.double() if t.is_floating_point() else t.long() for n, t in given.items()}
+        return {n: to_kind(t, "float64" if is_real(t) else "int64") for n, t in given.items()}
 
     def _rounded_at_each_step(self) -> Tensors:
-        """The outputs as the formula gives them in the number format itself; empty if torch cannot."""
-        given = {n: t for n, t in self._originals().items() if t.device.type != "meta"}
+        """The outputs as the formula gives them in the number format itself; empty if it cannot."""
         try:
-            rounded: Tensors = self.operation.reference(given, self.values)
+            with quiet():
+                rounded: Tensors = self.operation.reference(self._originals(), self.values)
             return rounded
-        except (RuntimeError, KeyError):
+        except (RuntimeError, KeyError, TypeError):
             return {}
 
     def measured(self, reference: Tensors, rounded: Tensors | None = None) -> list[Measured]:
@@ -203,46 +217,48 @@ class Operands:
             operand = self.operation.operand(name)
             dtype = SUMS if operand.sums and self.dtype.size == 2 else self.dtype
             tolerance = self.operation.tolerance(self.values, dtype, self.names)
-            exact = self.operation.exact or not (out.is_floating_point() or operand.rounded)
-            right = reference[name].reshape(out.shape).to(out.device)
-            if self.admits and right.is_floating_point():
+            exact = self.operation.exact or not (is_real(out) or operand.rounded)
+            right = moved(reference[name].reshape(out.shape), out)
+            if self.admits and is_real(right):
                 right = self._as_admitted(out, right)
             if rounded and name in rounded:
-                off = rounded[name].reshape(out.shape).double() - right
-                finite = off.isfinite() & right.isfinite()
-                off, size = off[finite], right[finite].norm() or 1.0
-                if off.numel():
-                    tolerance = max(tolerance, 2 * float(off.abs().max() / size) * math.sqrt(off.numel()))
-                    dtype = replace(dtype, norm_cap=max(dtype.norm_cap, 2 * float(off.norm() / size)))
+                xp, off = namespace(out), to_float64(rounded[name].reshape(out.shape)) - right
+                off, true = (one[xp.isfinite(off) & xp.isfinite(right)] for one in (off, right))
+                if len(off):
+                    far, size = (float(xp.sqrt(xp.sum(xp.square(one)))) for one in (off, true))
+                    tolerance = max(tolerance, 2 * float(abs(off).max()) / (size or 1.0) * math.sqrt(len(off)))
+                    dtype = replace(dtype, norm_cap=max(dtype.norm_cap, 2 * far / (size or 1.0)))
             kept = operand.changed(self.tensors, self.values) if operand.changed else None
             kinds = operand.apart, operand.rounded, kept
             found.append(Measured(name, out, right, dtype, tolerance, exact, *kinds))
         return found
 
-    def _as_admitted(self, out: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def _as_admitted(self, out: Array, right: Array) -> Array:
         """The reference, with what the header admits in its place."""
+        xp, made = namespace(out), to_kind(out, kind_of(right))
         if "loses_nan" in self.admits:
-            right = torch.where(right.isnan(), out.to(right.dtype), right)
+            right = xp.where(xp.isnan(right), made, right)
         if "only_finite" in self.admits and self.infinite:
-            made = out.isnan() & ~right.isnan()
-            self.admitted |= bool(made.any())
-            right = torch.where(made, out.to(right.dtype), right)
+            lost = xp.isnan(made) & ~xp.isnan(right)
+            self.admitted |= bool(lost.any())
+            right = xp.where(lost, made, right)
         return right
 
     @property
     def infinite(self) -> bool:
         """Whether an input of the case holds an infinity: only a change of the usual numbers makes one."""
         given = [self.tensors[n] for n in self.inputs] if self.case and self.case.change else []
-        return any(bool(t.isinf().any()) for t in given if t.is_floating_point())
+        return any(bool(namespace(t).isinf(t).any()) for t in given if is_real(t))
 
     def deviations(self, reference: Tensors) -> list[Deviation]:
         """How far each output is off."""
         return self.judged(reference)[0]
 
-    def judged(self, reference: Tensors, *beside: torch.Tensor) -> tuple[list[Deviation], list[float]]:
+    def judged(self, reference: Tensors, *beside: Array) -> tuple[list[Deviation], list[float]]:
         """How far each output is off, and the values of further requested numbers, in one query of the GPU."""
         measured = self.last = self.measured(reference)
-        facts = torch.cat([*(m.facts for m in measured), *(number.double().view(1) for number in beside)]).tolist()
+        asked = [*(m.facts for m in measured), *(to_float64(number).reshape(1) for number in beside)]
+        facts = namespace(asked[0]).concatenate(asked).tolist()
         found, at = [], 0
         for one in measured:
             found.append(one.deviation(facts[at : at + len(one.facts)]))

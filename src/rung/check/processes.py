@@ -27,7 +27,7 @@ from rung.rungs.cuda import CudaRung
 SECONDS = 900.0  # for one rung and dtype
 PORTION = 6  # tasks at most that stay together
 GPU_JOBS = 10  # processes at most that share a GPU: with more, each waits longer for it
-PRELOADED = ("torch", "rung.check.judge")
+PRELOADED = ("rung.check.judge",)
 
 
 def report_on_all(

@@ -65,6 +65,7 @@ OF_THE_KERNEL = ("barrier", "race", "trap", "deadlock", "async")  # faults that 
 SLOW = "slow"  # the kind of a failure by the limit on a run's work
 TIME = "time"  # of what a limit on time has ended: judged again, it may get a verdict
 RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
+REFUSES = "refuses"  # the same, by an exception with which code says so
 OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at
 
 

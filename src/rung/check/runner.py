@@ -15,20 +15,21 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-import torch
+import numpy as np
 
 import gpuless
 from gpuless import machine
 from gpuless.counts import coverage
+from rung.arrays import Array, bits_of, copy_of, dtype_of, put
 from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab, reserve
 from rung.check.operands import Operands
-from rung.check.report import RAISED, Failure
+from rung.check.report import RAISED, REFUSES, Failure
 from rung.cuda import triton
-from rung.cuda.driver import occupy_stream
 from rung.cuda.triton_driver import Tuned
-from rung.dtypes import Dtype, element
+from rung.dtypes import Dtype, element_name
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
+from rung.lazy import torch
 from rung.operation import Tensors, Values
 from rung.rungs import base
 from rung.rungs.base import Device, Prepared, Rung
@@ -143,7 +144,7 @@ class LocalRunner:
         raw = functools.partial(self._reserve, patterns=patterns)
         return GuardedStorage(self.device, alignment=alignment, raw=raw, poisoned=False)
 
-    def _reserve(self, name: str, size: int, patterns: Mapping[str, bytes]) -> torch.Tensor:
+    def _reserve(self, name: str, size: int, patterns: Mapping[str, bytes]) -> Array:
         file, raw = reserve(size, patterns.get(name, b""))
         os.close(file)
         return raw
@@ -166,9 +167,12 @@ def prepare(rung: Rung, operands: Bound, how: Binding, device: Device, scratch: 
     """The rung bound to these operands, with its buffers in guarded memory as well."""
     mirror = scratch.raw if isinstance(scratch.raw, Mirror) else None
 
-    def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+    def empty(name: str, shape: tuple[int, ...], kind: str) -> Array:
         buffer = scratch.empty(f"buffer {name}", shape, kind)
-        return mirror.there(buffer).copy_(buffer, non_blocking=True) if mirror else buffer
+        if mirror:
+            put(there := mirror.there(buffer), buffer)
+            return there
+        return buffer
 
     tensors = operands.tensors
     if mirror:
@@ -210,9 +214,9 @@ def probe(rung: Rung, asked: Probe) -> list[list[int]]:
             builds.add(build)
         return build in builds
 
-    def empty(_: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
-        size = math.prod(shape) * kind.itemsize
-        return torch.from_numpy(gpuless.guarded_empty(size, filled=False))[:size].view(kind).view(shape)
+    def empty(_: str, shape: tuple[int, ...], kind: str) -> Array:
+        size = math.prod(shape) * dtype_of(kind, np).itemsize
+        return bits_of(gpuless.guarded_empty(size, filled=False), kind).reshape(shape)
 
     numbers = range(len(found))
     for number in dict.fromkeys(itertools.chain(*zip(numbers, sorted(numbers, key=lambda n: -(n & -n)), strict=True))):
@@ -226,7 +230,7 @@ def probe(rung: Rung, asked: Probe) -> list[list[int]]:
             continue
         with contextlib.suppress(RungError, Failure), of_the_rung(), triton.compiling(admits):
             sizes = {o.name: o for o in map(of.operand, asked.names) if o.view_of is None}
-            owned = {n: empty("", o.size(values), element(o.dtype, dtype)) for n, o in sizes.items()}
+            owned = {n: empty("", o.size(values), element_name(o.dtype, dtype)) for n, o in sizes.items()}
             tensors = of.viewed(owned, asked.names, values)
             with gpuless.under(steps=MOST_STEPS, coverage=True, few=3):
                 rung.prepare(tensors, values, dtype, device="emulator", tuning=asked.tuning, empty=empty).run()
@@ -336,7 +340,7 @@ class LocalCall:
             cycles=cycles,
         )
         for name, tensor in seen.items():
-            operands.tensors[name].copy_(tensor)
+            put(operands.tensors[name], tensor)
         if self._mirror:
             self._mirror.leave()
         return in_time
@@ -344,10 +348,10 @@ class LocalCall:
     def replayed(self) -> None:
         """Run from a CUDA graph, captured at the first call; as after `run`, a GPU may still be working."""
         if self._graph is None:
-            kept = {n: self._operands.tensors[n].clone() for n in self._operands.outputs}
+            kept = {n: copy_of(self._operands.tensors[n]) for n in self._operands.outputs}
             self._graph = _capture(self._prepared.run)
             for name, tensor in kept.items():
-                self._operands.tensors[name].copy_(tensor)
+                put(self._operands.tensors[name], tensor)
         if self._mirror:
             self._mirror.arrive()
         self._graph.replay()
@@ -391,6 +395,8 @@ def run_late(
     """Queue a long pause, the inputs, the call and a copy of its outputs: work on another stream then runs too early.
     The flag returned is true if the pause was still running when all was queued; otherwise the test is not valid.
     """
+    from rung.cuda.driver import occupy_stream
+
     prefetch()
     torch.cuda.synchronize()
     occupy_stream(cycles)
@@ -398,7 +404,7 @@ def run_late(
     paused.record()
     arrive()
     run()
-    seen = {n: t.clone() for n, t in outputs.items()}
+    seen = {n: copy_of(t) for n, t in outputs.items()}
     in_time = not paused.query()  # type: ignore[no-untyped-call]
     wait()
     return seen, in_time
@@ -422,7 +428,8 @@ def of_the_rung(file: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         own = traceback.extract_tb(error.__traceback__)[-1].filename == file
-        raise Failure(first_line(f"{type(error).__name__}: {error}"), RAISED if own else "") from error
+        kind = REFUSES if isinstance(error, AssertionError | ValueError | NotImplementedError) else RAISED
+        raise Failure(first_line(f"{type(error).__name__}: {error}"), kind if own else "") from error
 
 
 @contextmanager

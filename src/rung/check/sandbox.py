@@ -16,14 +16,13 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import torch
-
 import gpuless
 from gpuless.counts import coverage, fidelity
+from rung.arrays import Array, address_of, kind_of
 from rung.check.child import spare, taken
-from rung.check.guarded_memory import GuardedStorage, Placement, memory_file, reserve
+from rung.check.guarded_memory import GuardedStorage, Placement, mapped, memory_file, reserve
 from rung.check.operands import Operands
-from rung.check.report import RAISED, SLOW, Failure, Verdict
+from rung.check.report import RAISED, REFUSES, SLOW, Failure, Verdict
 from rung.check.runner import PACE, STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
 from rung.cuda.triton_driver import Tuned
 from rung.errors import FAULTS, CompileError, EmulatorFault, RungError, TooLarge
@@ -92,15 +91,15 @@ class Sandbox(LocalRunner):
         reached = self.ask(what, BIND_SECONDS).get("reached", [])
         return [[int(n) for n in some if 0 <= n < len(asked.wanted)] for some in reached[: len(asked.calls)]]
 
-    def _memory(self, name: str, size: int) -> torch.Tensor:
+    def _memory(self, name: str, size: int) -> Array:
         file = memory_file(size)
-        raw = torch.from_file(f"/dev/fd/{file}", shared=True, size=size, dtype=torch.uint8)
-        self._files_at[raw.data_ptr()] = file
+        raw = mapped(file, size)
+        self._files_at[address_of(raw)] = file
         return raw
 
-    def _reserve(self, name: str, size: int, patterns: Mapping[str, bytes]) -> torch.Tensor:
+    def _reserve(self, name: str, size: int, patterns: Mapping[str, bytes]) -> Array:
         file, raw = reserve(size, patterns.get(name, b""))
-        self._files_at[raw.data_ptr()] = file
+        self._files_at[address_of(raw)] = file
         return raw
 
     def bind(self, rung: Rung, operands: Operands, how: Binding, scratch: GuardedStorage) -> RemoteCall:
@@ -115,11 +114,11 @@ class Sandbox(LocalRunner):
                 "start": block.start,
                 "end": block.end,
                 "shape": list(operands.tensors[name].shape),
-                "dtype": str(operands.tensors[name].dtype).removeprefix("torch."),
+                "dtype": kind_of(operands.tensors[name]),
             }
             for name, block in blocks.items()
         }
-        files = [self._files_at.pop(block.raw.data_ptr()) for block in blocks.values()]
+        files = [self._files_at.pop(address_of(block.raw)) for block in blocks.values()]
         with contextlib.suppress(OSError):  # the process has ended; the next request reports it
             socket.send_fds(self._child.files, [b"."], files)
         for file in files:
@@ -167,7 +166,7 @@ class Sandbox(LocalRunner):
                 raise TooLarge(text)
             if kind == CompileError.kind:
                 raise CompileError(text, str(answer.get("missing", ""))[:200], place)
-            raise Failure(text, kind or "") if kind in (None, "", RAISED) else RungError(text)
+            raise Failure(text, kind or "") if kind in (None, "", RAISED, REFUSES) else RungError(text)
         return answer
 
 

@@ -16,13 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-
 import gpuless
 from gpuless import machine
-from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab, from_the_start
+from rung.arrays import Array, bits_of, moved, put
+from rung.check.guarded_memory import Addresses, GuardedStorage, Placement, Slab, from_the_start, mapped
 from rung.check.report import Failure
 from rung.check.runner import Binding, LocalCall, Probe, prepare, probe
 from rung.cuda import triton_driver
@@ -59,7 +56,7 @@ class _Operands:
         _copy(self.raw, self.shared)
 
     def prefetch(self, _: int) -> None:
-        self.fresh = {n: t.to(self.raw[n].device) for n, t in self.shared.items()}
+        self.fresh = {n: moved(t, self.raw[n]) for n, t in self.shared.items()}
 
     def refill(self, _: int) -> None:
         _copy(self.fresh, self.raw)
@@ -67,46 +64,7 @@ class _Operands:
 
 def _copy(given: Tensors, to: Tensors) -> None:
     for name, tensor in given.items():
-        to[name].copy_(tensor)
-
-
-# Torch operators that a rung may use besides its launches: memory, views of it, and copies of its results.
-HARMLESS = (
-    "empty", "new_empty", "zeros", "zero_", "fill_", "full", "ones", "view", "reshape", "_unsafe_view", "as_strided",
-    "slice", "select", "detach", "alias", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "unbind",
-    "split", "narrow", "unfold", "copy_", "clone", "_to_copy", "contiguous", "lift_fresh", "resize_", "set_",
-    "scalar_tensor", "arange", "item", "_local_scalar_dense", "empty_like", "zeros_like", "empty_strided", "flatten",
-)  # fmt: skip
-COPIES = {"copy_", "clone", "_to_copy", "contiguous"}  # all that there is to do where nothing is computed
-OPERATOR = 100  # instructions that take as long as one of them
-ITEMS = 16  # numbers that a run may read on the host, such as lengths for choosing a kernel
-
-
-class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the torch operators with which a run of a Python rung computes something besides its kernels. In an
-    operation that only moves numbers (`exact`), copies by torch are among these."""
-
-    def __init__(self, *, exact: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: set[str] = set()
-        self.exact, self.items, self.count = exact, 0, 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.count += 1
-        name = func.overloadpacket.__name__
-        harmless = name in HARMLESS or name.removesuffix("_copy") in HARMLESS
-        if not harmless or func.namespace != "aten" or (self.exact and name in COPIES):
-            self.found.add(f"{func.namespace}::{name}")
-        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        if name in ("item", "_local_scalar_dense"):
-            self.items += 1
-        elif any(one.is_cuda for one in given):  # numbers that leave the GPU
-            left = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and not one.is_cuda]
-            self.items += max((one.numel() for one in left), default=0)
-        if self.items > ITEMS:
-            self.found.add(f"numbers read on the host, more than {ITEMS} in a run")
-        return result
+        put(to[name], tensor)
 
 
 class _Judged:
@@ -158,8 +116,7 @@ class _Judged:
             raw = {name: slab(block["start"], block["bytes"]) for name, block in what["blocks"].items()}
             _copy(shared, raw)
         data = {name: raw[name][block["start"] : block["end"]] for name, block in what["blocks"].items()}
-        shaped = {n: (getattr(torch, block["dtype"]), block["shape"]) for n, block in what["blocks"].items()}
-        owned = {name: data[name].view(kind).view(shape) for name, (kind, shape) in shaped.items()}
+        owned = {n: bits_of(data[n], block["dtype"]).reshape(block["shape"]) for n, block in what["blocks"].items()}
         tensors = operation.viewed(owned, what["names"], what["values"])
         scratch = GuardedStorage(self.device, placement=placement, addresses=addresses)
         bound = _Operands(tensors, what["values"], dtype, what["outputs"], raw, shared)
@@ -177,6 +134,8 @@ class _Judged:
     def _listing(self, run: Callable[[], None], *, exact: bool) -> Callable[[], None]:
         """The run of a Python rung, which is told apart from its kernels."""
 
+        from rung.check.operators import OPERATOR, Operators
+
         def listed() -> None:
             launched = gpuless.current().launches
             with Operators(exact=exact) as operators:
@@ -188,13 +147,13 @@ class _Judged:
 
         return listed
 
-    def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> torch.Tensor:
+    def _map(self, block: dict[str, Any], file: int, operand: Operand, near: int) -> Array:
         if self.device == "emulator" and not self.mirrored and gpuless.available() is None:
-            raw = torch.from_numpy(gpuless.guarded_file(file, block["bytes"], near))
+            raw = gpuless.guarded_file(file, block["bytes"], near)
             written, constant = operand.written, operand.constant
             gpuless.mark_data(raw, block["start"], block["end"], written=written, constant=constant)
             return raw
-        return torch.from_file(f"/dev/fd/{file}", shared=True, size=block["bytes"], dtype=torch.uint8)
+        return mapped(file, block["bytes"])
 
     def answer(self, what: dict[str, Any]) -> dict[str, Any]:
         if what["do"] == "begin":
@@ -245,11 +204,19 @@ def _limit(device: str) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
 
 
+def _prepare_torch(device: str) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    if device != "cuda":  # torch.empty returns NaN, not what an earlier run has left there
+        torch._C._set_deterministic_algorithms(True, warn_only=True)  # the public function imports torch's compiler
+
+
 def main(settings: dict[str, Any]) -> None:
     _limit(settings["device"])
-    torch.set_num_threads(1)
-    if settings["device"] != "cuda":  # torch.empty returns NaN, not what an earlier run has left there
-        torch._C._set_deterministic_algorithms(True, warn_only=True)  # the public function imports torch's compiler
+    if settings["file"].endswith(".py"):
+        with contextlib.suppress(ImportError):  # a rung that needs it says so
+            _prepare_torch(settings["device"])
     judged = _Judged(settings)
     for what in _requests(settings["ask"]):
         try:

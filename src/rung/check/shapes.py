@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpuless.counts.coverage import Place
-from rung.check.report import RAISED, SLOW, THOROUGH, Effort, Failure
+from rung.arrays import namespace
+from rung.check.report import RAISED, REFUSES, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding, Probe
 from rung.check.trial import SEEDS, Ran, Trial, Trials
 from rung.errors import CompileError, EmulatorFault, TooLarge
@@ -223,7 +224,7 @@ class Shapes:
         try:
             trial.once(self.trials.next_order())
         except (Failure, EmulatorFault, TooLarge, CompileError) as failure:
-            if failure.kind in (RAISED, TooLarge.kind, CompileError.kind):
+            if failure.kind in (RAISED, REFUSES, TooLarge.kind, CompileError.kind):
                 self.raised.append(f"{trial.report.case} ({failure})")
             elif failure.kind == SLOW:
                 self.spent += TOO_SLOW
@@ -303,12 +304,12 @@ class Shapes:
 
 def _has_results(trial: Trial) -> bool:
     results = trial.operands.reference().values()
-    return all(bool(one.isfinite().all()) for one in results) and trial.operands.representable()
+    return all(bool(namespace(one).isfinite(one).all()) for one in results) and trial.operands.representable()
 
 
 def _gross(trial: Trial) -> float:
     results = trial.operands.reference().values()
-    return GROSS if all(one.numel() >= FEW for one in results) else GROSS_FEW
+    return GROSS if all(math.prod(one.shape) >= FEW for one in results) else GROSS_FEW
 
 
 def _by_chance(trial: Trial) -> bool:

@@ -9,11 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from gpuless import EmulatorFault
 from gpuless.counts.coverage import Coverage
-from rung.arrays import to_host
+from rung.arrays import Array, bits_of, copy_of, to_host
 from rung.check.compare import Deviation, Measured
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
@@ -312,7 +310,7 @@ class Trial:
                 self.moved = [n for n, moved in zip(before or {}, flags[len(changed) :], strict=True) if moved]
                 if took is not None:
                     self.seconds = min(self.seconds or took(), took())
-                return {n: operands.tensors[n].clone() for n in operands.outputs}
+                return {n: copy_of(operands.tensors[n]) for n in operands.outputs}
         finally:
             operands.restore()
 
@@ -326,7 +324,7 @@ class Trial:
             if self.operation.operand(name).role == "out":
                 self.storage.poison(name, self.turn)
             if name in self._zeroed:
-                self.operands.tensors[name].zero_()
+                self.operands.tensors[name][...] = 0
         self.turn += 1
 
     def unlaunched(self) -> None:
@@ -334,14 +332,14 @@ class Trial:
         right = self._once()
         self.operands.keep()
         self._poison()
-        before = {n: self.operands.tensors[n].clone() for n in right}
+        before = {n: copy_of(self.operands.tensors[n]) for n in right}
         try:
             if not self.call.unlaunched():
                 return
             for name, tensor in right.items():
                 now = self.operands.tensors[name]
                 moved = ~_differing(now, tensor) & _differing(now, before[name]) & (tensor != 0)
-                if moved.sum() > tensor.numel() * UNMOVED:
+                if moved.sum() > math.prod(tensor.shape) * UNMOVED:
                     self.of.host.library_calls.add(f"{name} comes out right without its kernels")
         finally:
             self.operands.restore()
@@ -382,11 +380,11 @@ class Trial:
         except Failure as failure:
             raise Failure(f"replayed from a CUDA graph: {failure}", failure.kind) from None
 
-    def _look_around(self, before: torch.Tensor) -> None:
+    def _look_around(self, before: Array) -> None:
         if touched := self.storage.touched(self.operands.inputs, before):
             raise Failure(touched)
 
-    def _compare(self, reference: Tensors, *asked: torch.Tensor) -> list[float]:
+    def _compare(self, reference: Tensors, *asked: Array) -> list[float]:
         """Compares the outputs, and fetches further requested numbers in the same query of the GPU."""
         deviations, flags = self.operands.judged(reference, *asked)
         text = admitted_by("only_finite")
@@ -400,9 +398,9 @@ class Trial:
         """Which output still holds the poison of this run."""
         for name in self.operands.outputs:
             out = self.operands.tensors[name]
-            left = self.storage.still_poisoned(name, self.turn - 1, out.element_size())
+            left = self.storage.still_poisoned(name, self.turn - 1, out.itemsize)
             if left and self.operation.operand(name).role == "out":
-                return f"{name}: {left} of {out.numel()} values {NEVER}"
+                return f"{name}: {left} of {math.prod(out.shape)} values {NEVER}"
         return ""
 
     def _note(self, deviation: Deviation) -> None:
@@ -438,15 +436,15 @@ def alignment_of(rung: Rung, values: Values, dtype: Dtype, tuning: dict[str, int
     return max(1, rung.alignment(values, dtype, tuning, device))
 
 
-def _differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _differ(one: Array, other: Array) -> Array:
     """Whether their bits differ."""
     return _differing(one, other).any()
 
 
-def _differing(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _differing(one: Array, other: Array) -> Array:
     """Where their bits differ."""
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.itemsize]
-    return one.view(kind) != other.view(kind)
+    kind = f"uint{8 * one.itemsize}"
+    return bits_of(one, kind) != bits_of(other, kind)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -203,10 +202,8 @@ def _run(
 
     files, arguments = execution.split(words)
     program = building.program(files, building.Options(tuple(include), tuple(define)), progress.doing)
-    with tempfile.TemporaryDirectory(prefix="rung-count-") as folder:
-        counts = Path(folder) / "counts"
-        chosen = execution.Execution(races="no", quiet=True, counts=counts, **how)
-        yield files, execution.run([program, *arguments], chosen, keep=keep), counts
+    with execution.counted([program, *arguments], execution.Execution(**how), keep=keep) as (ended, counts):
+        yield files, ended, counts
 
 
 def predict_program(

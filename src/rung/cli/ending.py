@@ -27,6 +27,10 @@ def exit_code_of(work: Callable[[], int]) -> int:
         package = (error.name or "").partition(".")[0]
         if package in ("", "rung", "gpuless"):
             raise
+        if package == "torch":
+            verb = " ".join(["rung", *sys.argv[1:2]])
+            print(f"rung: {verb} needs PyTorch here: pip install 'rung[models]'.", file=sys.stderr)
+            return 2
         print(f"rung: this needs {package}, which is not installed; pip install {package}.", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:

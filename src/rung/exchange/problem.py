@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from gpuless.base import files
+from rung.arrays import moved, to_torch
 from rung.cuda import triton
 from rung.dtypes import DTYPES, ELEMENTS, name_of
 from rung.errors import RungError
@@ -268,9 +269,9 @@ def described(place: Path) -> Operation:
     def data(tensors: Tensors, test: int) -> Any:
         case = cases[test - 1]
         of = {o.name: o for o in operands}
+        given = {n: to_torch(tensors[n]) for n in case["names"]}
         values = [
-            torch.zeros_like(tensors[n]) if of[n].role == "out" else _as_declared(tensors[n], of[n])
-            for n in case["names"]
+            torch.zeros_like(t) if of[n].role == "out" else _as_declared(t, of[n]) for n, t in given.items()
         ]
         return _formed(case["data"], values)
 
@@ -278,11 +279,12 @@ def described(place: Path) -> Operation:
         test = int(v["test"])
         outs = {o.name: torch.empty(o.size(v), dtype=getattr(torch, ELEMENTS[o.dtype])) for o in operands}
         flat, _ = _flat(judge.reference(data({**outs, **tensors}, test)))
-        return {f"out{n}": t.double() if t.is_floating_point() else t for n, t in enumerate(flat)}
+        like = next(iter(tensors.values()), flat[0])
+        return {f"out{n}": moved(t.double() if t.is_floating_point() else t, like) for n, t in enumerate(flat)}
 
     def complaint(tensors: Tensors, v: Values) -> str:
         test = int(v["test"])
-        outputs = [tensors[o.name].clone() for o in sorted(operands, key=lambda o: o.name) if o.role == "out"]
+        outputs = [to_torch(tensors[o.name]).clone() for o in sorted(operands, key=lambda o: o.name) if o.role == "out"]
         message = judge.complaint(data(tensors, test), _formed(cases[test - 1]["output"], outputs))
         return f"check_implementation: {' '.join(message.split())[:300]}" if message else ""
 

@@ -98,7 +98,7 @@ def run(
     with session.recorded() as ran.launched:
         if isinstance(rung, PythonRung):
             ran.tensors = (*tensors.values(),)
-            call = Call(tensors, values, dtype, "emulator", tuning or {}, names, {}, ())  # type: ignore[arg-type]
+            call = Call(tensors, values, dtype, "emulator", tuning or {}, names, {}, ())
             _run_triton(rung, call, ran, settings)
             ran.unwritten = session.unwritten
         else:
@@ -134,7 +134,7 @@ def _run_cuda(
     ran.tensors = (*tensors.values(), *buffers.values())
     variables = machine.Variables(cubin.path.read_bytes())
     regions = [t.region for t in ran.tensors if t.values.nbytes]
-    calls = list(rung.calls(Arguments(rung, tensors, buffers, dtype), names))  # type: ignore[arg-type]
+    calls = list(rung.calls(Arguments(rung, tensors, buffers, dtype), names))
     session = gpuless.current()
     for kernel, config, arguments in calls:
         program = machine.program(build, kernel)

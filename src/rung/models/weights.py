@@ -120,7 +120,7 @@ class Item:
 
     def view(self, operands: Tensors) -> torch.Tensor:
         """Its place in stacked operands."""
-        whole = operands[self.spec.operand]
+        whole: torch.Tensor = operands[self.spec.operand]
         return whole if self.layer is None else whole[self.layer]
 
 

@@ -22,6 +22,8 @@ from rung.results.row import Row
 if TYPE_CHECKING:
     import torch
 
+    Given = int | torch.Tensor
+
 SOURCE = Path(__file__).with_name("probes.cu")
 KERNELS = (
     "empty", "chase_cached", "chase", "chase_shared", "products_1", "products_8", "products_s8", "products_tf32",
@@ -150,39 +152,47 @@ def present() -> gpus.Gpu:
     return gpus.find(torch.cuda.get_device_name())
 
 
-def measured(of: gpus.Gpu) -> Iterator[_Probe]:
-    """Runs the probes on the present GPU: a minute or two."""
-    import torch
+class _Probes:
+    """The kernels of probe.cu on the present GPU, and their memory. Arguments are tensors and whole numbers."""
 
-    from rung.cuda import driver
+    def __init__(self, of: gpus.Gpu) -> None:
+        import torch
 
-    hopper = limits.limits(of.arch).clusters
-    kernels = (*KERNELS, *(ASYNCHRONOUS if hopper else ()))
-    module = driver.load_module(Build(SOURCE.read_text(), SOURCE.name, kernels, (), (), arch_specific=True))
-    sms = of.multiprocessors
-    out = torch.zeros(1 << 22, device="cuda")
-    memory = torch.zeros(256 * MIB, device="cuda")
-    integers = torch.zeros(64, device="cuda", dtype=torch.int32)
+        from rung.cuda import driver
 
-    def launch(name: str, blocks: int, threads: int, *given: Argument, shared: int = 0) -> None:
-        module.launch(name, LaunchConfig((blocks, 1, 1), (threads, 1, 1), shared), list(given))
+        self.of, self.sms, self.hopper = of, of.multiprocessors, limits.limits(of.arch).clusters
+        kernels = (*KERNELS, *(ASYNCHRONOUS if self.hopper else ()))
+        self._module = driver.load_module(Build(SOURCE.read_text(), SOURCE.name, kernels, (), (), arch_specific=True))
+        self.out = torch.zeros(1 << 22, device="cuda")
+        self.memory = torch.zeros(256 * MIB, device="cuda")
+        self.integers = torch.zeros(64, device="cuda", dtype=torch.int32)
+        self.launch("loop", self.sms, 256, self.out, 20_000_000)  # warm up
+        torch.cuda.synchronize()
 
-    def clocks(name: str, threads: int, *given: Argument, blocks: int = 1, all_blocks: bool = False) -> float:
+    def launch(self, name: str, blocks: int, threads: int, *given: Given, shared: int = 0) -> None:
+        arguments: list[Argument] = [("i32" if isinstance(one, int) else "pointer", one) for one in given]
+        self._module.launch(name, LaunchConfig((blocks, 1, 1), (threads, 1, 1), shared), arguments)
+
+    def clocks(self, name: str, threads: int, *given: Given, blocks: int = 1, all_blocks: bool = False) -> float:
+        import torch
+
         found = []
         for _ in range(5):
-            launch(name, blocks, threads, *given)
+            self.launch(name, blocks, threads, *given)
             torch.cuda.synchronize()
-            found.append(out[1 : 1 + blocks].mean().item() if all_blocks else out[0].item())
+            found.append(self.out[1 : 1 + blocks].mean().item() if all_blocks else self.out[0].item())
         return statistics.median(found)
 
-    def in_graph(calls: Callable[[], None], count: int) -> float:
-        """Seconds of a call, of many in a graph."""
-        calls()
+    def seconds(self, name: str, blocks: int, threads: int, *given: Given, shared: int = 0, count: int = 400) -> float:
+        """Of a launch, of many in a graph."""
+        import torch
+
+        self.launch(name, blocks, threads, *given, shared=shared)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(count):
-                calls()
+                self.launch(name, blocks, threads, *given, shared=shared)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         times: list[float] = []
         for _ in range(7):
@@ -193,13 +203,18 @@ def measured(of: gpus.Gpu) -> Iterator[_Probe]:
             times.append(begin.elapsed_time(end) / 1e3 / count)
         return float(statistics.median(times))
 
-    o: Argument = ("pointer", out)
 
-    def n(value: int) -> Argument:
-        return ("i32", value)
+def measured(of: gpus.Gpu) -> Iterator[_Probe]:
+    """Runs the probes on the present GPU: a minute or two."""
+    on = _Probes(of)
+    for part in (_latencies, _accesses, _throughputs, _launches, _first_passes):
+        yield from part(on)
 
-    launch("loop", sms, 256, o, n(20_000_000))  # warm up
-    torch.cuda.synchronize()
+
+def _latencies(on: _Probes) -> Iterator[_Probe]:
+    import torch
+
+    clocks, out, memory, integers = on.clocks, on.out, on.memory, on.integers
     for count, step, name in (
         (2048, 32, "first cache"), (1 * MIB, 64, "second cache, 4 MiB"), (4 * MIB, 64, "second cache, 16 MiB"),
         (8 * MIB, 64, "second cache, 32 MiB"), (64 * MIB, 1024, "DRAM, 256 MiB"), (256 * MIB, 1024, "DRAM, 1 GiB"),
@@ -207,91 +222,108 @@ def measured(of: gpus.Gpu) -> Iterator[_Probe]:
         links = _chain(count, step)
         kernel = "chase_cached" if name == "first cache" else "chase"
         if "DRAM" not in name:
-            clocks(kernel, 1, ("pointer", links), o, n(count // step))
+            clocks(kernel, 1, links, out, count // step)
         if "DRAM" in name:
             memory.fill_(0)
-        launch(kernel, 1, 1, ("pointer", links), o, n(20000))
+        on.launch(kernel, 1, 1, links, out, 20000)
         torch.cuda.synchronize()
         yield _Probe(f"load, {name}", out[0].item(), "clocks")
         del links
-    yield _Probe("load, shared memory", clocks("chase_shared", 32, ("pointer", integers), o, n(4096)), "clocks")
-    yield _Probe("mma.sync f16 16x8x16, chain", clocks("products_1", 32, o, n(2000)), "clocks")
+    yield _Probe("load, shared memory", clocks("chase_shared", 32, integers, out, 4096), "clocks")
+    yield _Probe("mma.sync f16 16x8x16, chain", clocks("products_1", 32, out, 2000), "clocks")
     for warps in (4, 8, 16):
         for kind, name in (("8", "f16 16x8x16"), ("s8", "s8 16x8x32"), ("tf32", "tf32 16x8x8")):
-            took = clocks(f"products_{kind}", 32 * warps, o, n(2000)) * 4 / warps
+            took = clocks(f"products_{kind}", 32 * warps, out, 2000) * 4 / warps
             yield _Probe(f"mma.sync {name}, {warps} warps", took, "clocks a quarter")
     for warps in (1, 4, 8, 32):
-        yield _Probe(f"__syncthreads, {warps} warps", clocks("barrier", 32 * warps, o, n(1000)), "clocks")
-    yield _Probe("ex2, chain", clocks("special", 32, o, n(1000)), "clocks")
-    yield _Probe("ex2", clocks("special_many", 128, o, n(1000)), "clocks a quarter")
-    yield _Probe("shfl, chain", clocks("shuffles", 32, o, n(1000)), "clocks")
-    yield _Probe("loop", clocks("loop", 32, o, n(10000)), "clocks")
-    yield _Probe("atomicAdd, chain", clocks("atomics", 1, ("pointer", integers), o, n(1000)), "clocks")
-    yield _Probe("atomicAdd in shared memory, chain", clocks("shared_atomics", 32, o, n(1000)), "clocks")
-    yield _Probe("__threadfence", clocks("fence", 1, o, n(1000)), "clocks")
-    yield _Probe("__threadfence_block", clocks("fence_block", 1, o, n(1000)), "clocks")
-    x: Argument = ("pointer", memory)
+        yield _Probe(f"__syncthreads, {warps} warps", clocks("barrier", 32 * warps, out, 1000), "clocks")
+    yield _Probe("ex2, chain", clocks("special", 32, out, 1000), "clocks")
+    yield _Probe("ex2", clocks("special_many", 128, out, 1000), "clocks a quarter")
+    yield _Probe("shfl, chain", clocks("shuffles", 32, out, 1000), "clocks")
+    yield _Probe("loop", clocks("loop", 32, out, 10000), "clocks")
+    yield _Probe("atomicAdd, chain", clocks("atomics", 1, integers, out, 1000), "clocks")
+    yield _Probe("atomicAdd in shared memory, chain", clocks("shared_atomics", 32, out, 1000), "clocks")
+    yield _Probe("__threadfence", clocks("fence", 1, out, 1000), "clocks")
+    yield _Probe("__threadfence_block", clocks("fence_block", 1, out, 1000), "clocks")
+
+
+def _accesses(on: _Probes) -> Iterator[_Probe]:
+    """Of several lines, or with conflicts of banks."""
+    clocks, out, memory = on.clocks, on.out, on.memory
     for step, name in ((1, "1"), (2, "2"), (4, "4"), (8, "8"), (32, "32")):
-        yield _Probe(f"load, {name} lines in first cache", clocks("lines", 512, x, o, n(500), n(step), n(32)), "clocks")
+        yield _Probe(f"load, {name} lines in first cache", clocks("lines", 512, memory, out, 500, step, 32), "clocks")
     for warps, apart in itertools.product((1, 2, 4, 8, 16), (1, 24, 32)):
-        took = clocks("lines", 32 * warps, x, o, n(500), n(32 * apart), n(1024))
+        took = clocks("lines", 32 * warps, memory, out, 500, 32 * apart, 1024)
         yield _Probe(f"load, 32 lines of each of {warps} warps in first cache, {apart} apart", took, "clocks")
     for apart in (2, 3, 4, 8, 16, 24, 32, 64, 96, 100, 192, 768):
-        took = clocks("lines", 256, x, o, n(500), n(32 * apart), n(32))
+        took = clocks("lines", 256, memory, out, 500, 32 * apart, 32)
         yield _Probe(f"load, 32 lines in first cache, {apart} apart", took, "clocks")
     for apart in (1, 8, 24, 32, 96):
-        took = clocks("lines_stored", 256, x, o, n(200), n(32 * apart))
+        took = clocks("lines_stored", 256, memory, out, 200, 32 * apart)
         yield _Probe(f"store, 32 lines, {apart} apart", took, "clocks")
     for apart in (1, 8, 24, 32, 96):
         yield _Probe(
             f"load, 32 sectors missed, {apart} lines apart",
-            clocks("lines_missed", 256, x, o, n(4), n(32 * apart)),
+            clocks("lines_missed", 256, memory, out, 4, 32 * apart),
             "clocks",
         )
     for step, name in ((1, "1"), (2, "2"), (8, "8"), (32, "32")):
-        yield _Probe(f"load, {name} ways in shared memory", clocks("shared_reads", 512, o, n(500), n(step)), "clocks")
-    alone = clocks("stream", 1024, x, o, n(16384), n(64), n(1), blocks=1, all_blocks=True)
+        yield _Probe(f"load, {name} ways in shared memory", clocks("shared_reads", 512, out, 500, step), "clocks")
+
+
+def _throughputs(on: _Probes) -> Iterator[_Probe]:
+    clocks, out, memory, sms = on.clocks, on.out, on.memory, on.sms
+    alone = clocks("stream", 1024, memory, out, 16384, 64, 1, blocks=1, all_blocks=True)
     yield _Probe("stream from second cache, one multiprocessor", alone, "bytes a clock")
     for parts in (8, 32, sms):
-        rate = clocks("stream", 1024, x, o, n(8192), n(64), n(parts), blocks=sms, all_blocks=True)
+        rate = clocks("stream", 1024, memory, out, 8192, 64, parts, blocks=sms, all_blocks=True)
         yield _Probe(f"stream from second cache, all, {parts / 8:.3g} MiB", rate, "bytes a clock")
     size = memory.numel() // 4 // sms // 4 // 8
-    seconds = in_graph(lambda: launch("stream", sms * 2, 1024, x, o, n(size * 16), n(1), n(sms * 2)), 4)
+    seconds = on.seconds("stream", sms * 2, 1024, memory, out, size * 16, 1, sms * 2, count=4)
     yield _Probe("stream from DRAM", size * 16 * 2 * sms * 16 / seconds, "bytes a second")
     for name, unit in (("ffma", "FMA"), ("logic", "ALU"), ("imad", "FMA_HEAVY"), ("dfma", "FP64")):
-        yield _Probe(f"{unit}, independent", clocks(f"{name}_many", 512, o, n(200)) / 4, "clocks a quarter")
-    if hopper:
+        yield _Probe(f"{unit}, independent", clocks(f"{name}_many", 512, out, 200) / 4, "clocks a quarter")
+    if on.hopper:
         for size in (128, 1024, 8192):
-            yield _Probe(f"bulk copy of {size} bytes", clocks("bulk", 1, x, o, n(1000), n(size)), "clocks")
-        yield _Probe("mbarrier, arrival and wait", clocks("byte_barrier", 1, o, n(1000)), "clocks")
+            yield _Probe(f"bulk copy of {size} bytes", clocks("bulk", 1, memory, out, 1000, size), "clocks")
+        yield _Probe("mbarrier, arrival and wait", clocks("byte_barrier", 1, out, 1000), "clocks")
 
-    def in_many(name: str, blocks: int, threads: int, *given: Argument, shared: int = 0, count: int = 400) -> float:
-        return in_graph(lambda: launch(name, blocks, threads, *given, shared=shared), count)
 
+def _launches(on: _Probes) -> Iterator[_Probe]:
+    """Of kernels that do nothing, or little."""
+    out, memory, sms = on.out, on.memory, on.sms
     grids = ((1, 32), (sms, 256), (sms * 8, 256), (sms * 64, 256), (sms * 256, 256), (sms * 64, 32), (sms * 64, 1024))
     for blocks, threads in grids:
-        yield _Probe(f"empty kernel, {blocks} x {threads}", in_many("empty", blocks, threads, o) * 1e6, "us")
-    room = limits.limits(of.arch).shared_block // limits.KIB
+        yield _Probe(f"empty kernel, {blocks} x {threads}", on.seconds("empty", blocks, threads, out) * 1e6, "us")
+    room = limits.limits(on.of.arch).shared_block // limits.KIB
     for resident, shared in ((1, 200), (2, 100), (4, 50), (8, 26)):
         if shared > room:
             continue
-        for name, given in (("empty", (o,)), ("store_one", (o,)), ("load_one", (x, o))):
+        for name, given in (("empty", (out,)), ("store_one", (out,)), ("load_one", (memory, out))):
             one, many = (
-                in_many(name, blocks, 256, *given, shared=shared * 1024, count=50)
+                on.seconds(name, blocks, 256, *given, shared=shared * 1024, count=50)
                 for blocks in (sms * resident, sms * 40)
             )
-            life = (many - one) / (40 - resident) * resident * of.clock_mhz * 1e6
+            life = (many - one) / (40 - resident) * resident * on.of.clock_mhz * 1e6
             yield _Probe(f"life of a block, {name}, {resident} at once", life, "clocks at the highest rate")
     for blocks, threads in ((1, 32), (sms, 256)):
-        yield _Probe(f"store, {blocks} x {threads}", in_many("store_one", blocks, threads, o) * 1e6, "us")
-        yield _Probe(f"load and store, {blocks} x {threads}", in_many("load_one", blocks, threads, x, o) * 1e6, "us")
+        yield _Probe(f"store, {blocks} x {threads}", on.seconds("store_one", blocks, threads, out) * 1e6, "us")
+        took = on.seconds("load_one", blocks, threads, memory, out)
+        yield _Probe(f"load and store, {blocks} x {threads}", took * 1e6, "us")
+
+
+def _first_passes(on: _Probes) -> Iterator[_Probe]:
+    """Long code, from memory and from the caches of instructions."""
+    import torch
+
+    out, sms = on.out, on.sms
     for cold in (False, True):
         for threads in (32, 256):
             found = []
             for _ in range(5):
                 if cold:
-                    memory.fill_(1)
-                launch("code", sms, threads, o)
+                    on.memory.fill_(1)
+                on.launch("code", sms, threads, out)
                 torch.cuda.synchronize()
                 found.append(out[: 2 * sms].view(sms, 2).mean(0).tolist())
             for turn, name in enumerate(("first", "second")):

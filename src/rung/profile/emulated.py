@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-import torch
+import numpy as np
 
 import gpuless
 from gpuless import cubins, guard, machine
@@ -24,11 +24,11 @@ from gpuless.counts.counters import Counts, Launched
 from gpuless.counts.counters_explained import INSTRUCTIONS, figures, is_ratio
 from gpuless.facts import gpus
 from gpuless.launch import LaunchConfig
+from rung.arrays import Array, address_of, bits_of, dtype_of
 from rung.check.operands import Operands
-from rung.cuda import pretended, triton_driver
+from rung.cuda import triton_driver
 from rung.errors import RungError
 from rung.operation import Values
-from rung.profile import inspect_triton
 from rung.profile.counted import PATIENCE, Counted, Tensor
 from rung.results.machine import facts
 from rung.results.row import Row
@@ -99,11 +99,11 @@ def to_draw(subject: Subject) -> Subject:
     return replace(subject, values=values, shape=_name({d: int(values[d]) for d in operation.dims}))
 
 
-def aligned_empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
-    size = math.prod(shape) * torch.empty(0, dtype=kind).element_size()
+def aligned_empty(name: str, shape: tuple[int, ...], kind: str) -> Array:
+    size = math.prod(shape) * dtype_of(kind, np).itemsize
     # Before it and behind it are pages that fault.
-    memory = torch.from_numpy(guard.guarded_empty(-(-size // ALIGNED) * ALIGNED)).zero_()
-    return memory[:size].view(kind).view(shape)
+    memory = guard.guarded_empty(-(-size // ALIGNED) * ALIGNED, filled=False)
+    return bits_of(memory[:size], kind).reshape(shape)
 
 
 def run(subject: Subject, tuning: Tuning = None, *, trace: bool = False) -> Counted:
@@ -114,9 +114,9 @@ def run(subject: Subject, tuning: Tuning = None, *, trace: bool = False) -> Coun
         raise RungError(f"{rung.full_name} is a {rung.kind} rung: only kernels in CUDA C++ and Triton are counted.")
     memory: list[Tensor] = []
 
-    def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+    def empty(name: str, shape: tuple[int, ...], kind: str) -> Array:
         made = aligned_empty(name, shape, kind)
-        memory.append(Tensor(name, shape, made.element_size(), made.data_ptr()))
+        memory.append(Tensor(name, shape, made.itemsize, address_of(made)))
         return made
 
     operands = Operands(rung.operation, values, dtype, rung.operand_names, 1, device="cpu", empty=empty)
@@ -207,6 +207,9 @@ def _planned(subject: Subject, tuning: Tuning, sms: int) -> list[tuple[str, Laun
     if isinstance(rung, CudaRung):
         return [(*launch, "") for launch in rung.launches(values, dtype, tuning, emulated=False)]
     assert isinstance(rung, PythonRung)
+    from rung.cuda import pretended  # it imports torch, as Triton's kernels do
+    from rung.profile import inspect_triton
+
     found: list[triton_driver.Kernel] = []
     with emulated_multiprocessors(sms), pretended.gpu(found.append, multiprocessors=sms, device="meta"):
         inspect_triton.compile_call(rung, values, dtype, tuning)

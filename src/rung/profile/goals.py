@@ -28,14 +28,13 @@ def counted(rung: Rung, dtype: str, goals: Sequence[str]) -> Remarks:
         return Remarks()
 
     def work() -> int:
-        import torch
-
         from gpuless.counts.counters_explained import judge_goals, remark
+        from rung.lazy import only_this_thread
         from rung.profile import emulated
         from rung.rungs.subjects import subject_of
 
         signal.alarm(SECONDS)
-        torch.set_num_threads(1)  # a copy of a process has no other threads, and would wait for them
+        only_this_thread()
         try:
             subject = subject_of(rung, None, None, dtype)
             kernels = emulated.count(subject).kernels if goals else emulated.count_small_case(subject)

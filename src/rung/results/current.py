@@ -201,8 +201,8 @@ class Figures:
 
     @property
     def machine(self) -> Mapping[str, Any]:
-        """The machine, as the newest result describes it."""
-        described = max(self.results, key=lambda r: r.time, default=None)
+        """The machine, as the newest time describes it, else the newest result."""
+        described = max(self._bench or self.results, key=lambda r: r.time, default=None)
         return described.machine if described else {}
 
     def _figure(self, row: Row, rung: Rung, operation: Operation) -> Figure:

@@ -11,12 +11,12 @@ from functools import cache
 from typing import Any
 
 from gpuless.facts import gpus
-from rung.lazy import torch
+from rung.lazy import has_gpu, torch
 
 
 def datasheet() -> Mapping[str, float]:
     """The vendor's ceilings of the present GPU; empty if it is not in the table."""
-    return gpus.rates(torch.cuda.get_device_name()) if torch.cuda.is_available() else {}
+    return gpus.rates(torch.cuda.get_device_name()) if has_gpu() else {}
 
 
 def rate(rates: Mapping[str, float], dtype: str, products: str = "") -> float | None:
@@ -44,11 +44,10 @@ def facts() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
     }
-    for package in ("triton", "cuda-core", "transformers"):
+    for package in ("torch", "triton", "cuda-core", "transformers"):
         found[package.replace("-", "_")] = _version(package)
-    if torch.cuda.is_available():
+    if has_gpu():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         found |= {
             "gpu": properties.name,
@@ -64,7 +63,7 @@ def facts() -> dict[str, Any]:
 
 def state() -> dict[str, Any]:
     """Facts that may change while measuring: clocks, temperature, and throttling."""
-    if not torch.cuda.is_available():
+    if not has_gpu():
         return {}
     names = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_throttle_reasons.active")
     values = _smi(",".join(names)).split(", ")

@@ -6,6 +6,7 @@ further.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from gpuless.base.files import read_bytes
 from gpuless.compile.source import included, without_comments
-from rung.lazy import torch
+from rung.arrays import Array, address_of
 
 VECTOR, FRAGMENT = 16, 32  # bytes: for vector loads, and for wmma::load_matrix_sync
 _SHARED_BY_ALL = "rung.cuh"  # it defines the vector loads; a rung that uses none of its names has none
@@ -63,8 +64,8 @@ def _of_file(path: Path, changed: int) -> tuple[int, tuple[str, ...]]:
     return _of_text(read_bytes(path).decode(errors="replace"))
 
 
-def find_misplaced(tensors: Iterable[tuple[str, torch.Tensor]], multiple: int) -> str | None:
+def find_misplaced(tensors: Iterable[tuple[str, Array]], multiple: int) -> str | None:
     """The first operand that is not aligned to this many bytes; single numbers may be unaligned."""
     if multiple <= 1:
         return None
-    return next((name for name, t in tensors if t.numel() > 1 and t.data_ptr() % multiple), None)
+    return next((name for name, t in tensors if math.prod(t.shape) > 1 and address_of(t) % multiple), None)

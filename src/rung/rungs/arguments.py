@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from gpuless.base.expressions import Number, evaluate, evaluate_int
 from gpuless.compile.source import Parameter
 from gpuless.tensor_map import TensorMap
+from rung.arrays import Array
 from rung.dtypes import Dtype, name_of
 from rung.errors import RungError
-from rung.lazy import torch
 from rung.operation import Tensors, Values
 from rung.rungs.base import Rung
 
@@ -54,7 +54,7 @@ class Arguments:
     dtype: Dtype
     maps: Mapping[str, TensorMap | None] = field(default_factory=dict)
 
-    def operand(self, name: str) -> torch.Tensor:
+    def operand(self, name: str) -> Array:
         if name not in self.tensors:
             raise RungError(f"{self.rung.full_name} needs the operand {name!r}, which this call leaves out.")
         return self.tensors[name]
@@ -90,7 +90,7 @@ class Arguments:
         meant = " or ".join(f'"{name}"' for name in near)
         return f"map it in [bind], as in {parameter.name} = {meant}, for {kernel}({signature})."
 
-    def _pointer(self, parameter: Parameter, kernel: str, target: str | int | float, where: str) -> torch.Tensor | None:
+    def _pointer(self, parameter: Parameter, kernel: str, target: str | int | float, where: str) -> Array | None:
         if target == "null":
             return None
         known = {o.name: o for o in self.rung.operation.operands}
@@ -130,7 +130,7 @@ class Typed:
     dtype: str
 
 
-def _number(tensor: torch.Tensor, where: str) -> float:
+def _number(tensor: Array, where: str) -> float:
     """What an operand holds everywhere."""
     if isinstance(tensor, Typed):
         return 0.0
@@ -140,7 +140,7 @@ def _number(tensor: torch.Tensor, where: str) -> float:
     return float(first)
 
 
-def _must_point_to(parameter: Parameter, tensor: torch.Tensor, dtype: Dtype, where: str, *, moved: bool) -> None:
+def _must_point_to(parameter: Parameter, tensor: Array, dtype: Dtype, where: str, *, moved: bool) -> None:
     """Numbers that are only moved may be so as integers of their size."""
     ctype = dtype.ctype if parameter.ctype == "Real" else parameter.ctype
     if ANY_POINTEE.fullmatch(ctype):

@@ -12,14 +12,16 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gpuless.base.expressions import Names, evaluate, evaluate_int
-from rung.dtypes import Dtype, element
-from rung.errors import RungError
-from rung.lazy import torch
-from rung.operation import Case, Operation, Tensors, Values
+from rung.arrays import Array, empty_like, strides_of, to_torch
+from rung.dtypes import Dtype, element_name
+from rung.errors import CompileError, RungError
+from rung.lazy import has_gpu, torch
+from rung.operation import Case, Empty, Operation, Tensors, Values
 from rung.rungs import alignment, header
 from rung.rungs.learned import LearnedCall
 from rung.rungs.reached import Imported
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 Device = Literal["cuda", "emulator", "cpu"]
 Tuning = Mapping[str, int] | None  # values of tunables; the others have their defaults
 LARGEST_BUFFER = 1 << 38  # elements
-Empty = Callable[[str, tuple[int, ...], "torch.dtype"], "torch.Tensor"]
 
 
 @dataclass
@@ -69,6 +70,7 @@ class Rung(ABC):
     """One implementation of an operation."""
 
     kind: str = ""
+    takes_torch = False  # whether it is called with torch's tensors
     mend = "--write puts it into the file, to be corrected there"  # of a header that is a guess
 
     def __init__(self, operation: Operation, name: str, path: Path | None, keys: header.Header) -> None:
@@ -156,6 +158,12 @@ class Rung(ABC):
         empty: Empty | None = None,
     ) -> Prepared:
         """Bind the rung to these tensors. `empty` allocates scratch."""
+        if self.takes_torch:
+            if find_spec("torch") is None:
+                raise CompileError(f"{self.full_name} needs PyTorch: pip install 'rung[models]'.", missing="torch")
+            given, make = tensors, empty
+            tensors = {name: to_torch(array) for name, array in given.items()}
+            empty = make and (lambda *which: to_torch(make(*which)))
         self.admit(tensors, values, dtype, tuning, device)
         if self.emulate and device != "cuda":
             raise RungError(f"{self.full_name} runs on a GPU only: {self.emulate}")
@@ -169,17 +177,17 @@ class Rung(ABC):
             if name in tensors and not bool((tensors[name] == number).all()):
                 raise RungError(f"{self.full_name} needs {name} == {number:g} everywhere.")
         names = self.names(values, dtype, tuning, tensors, device)
-        where = next(iter(tensors.values())).device
-        make: Empty = empty or (lambda _, shape, kind: torch.empty(shape, dtype=kind, device=where))
+        like = next(iter(tensors.values()))
+        make: Empty = empty or (lambda _, shape, kind: empty_like(like, shape, kind))
         buffers: Tensors = {}
         for name, buffer in self.header.buffers.items():
             shape = tuple(evaluate_int(s, names, f"the size of buffer {name}") for s in buffer.shape)
             if min(shape) < 0 or math.prod(shape) > LARGEST_BUFFER:
                 sizes = " x ".join(str(s) for s in shape)
                 raise RungError(f"{self.path}: buffers.{name} has the shape {sizes}, beyond any memory; correct it.")
-            buffers[name] = make(name, shape, element(buffer.dtype, dtype))
+            buffers[name] = make(name, shape, element_name(buffer.dtype, dtype))
             if buffer.zero_once:
-                buffers[name].zero_()
+                buffers[name][...] = 0
         zeroed = [_filling(buffers[name], buffer.fill) for name, buffer in self.header.buffers.items() if buffer.zero]
         zeroed += [_filling(tensors[name], 0.0) for name in self.header.zeroed if name in tensors]
         return Call(tensors, values, dtype, device, self.tuned(tuning), names, buffers, zeroed)
@@ -208,7 +216,7 @@ class Rung(ABC):
         names["max_grid_y"] = 65535 if device == "cuda" or sms >= USUAL else 2
         for operand in self.operation.operands:
             tensor = (tensors or {}).get(operand.name)
-            strides = tensor.stride() if tensor is not None else _packed_strides(operand.size(values))
+            strides = strides_of(tensor) if tensor is not None else _packed_strides(operand.size(values))
             for index, (dim, stride) in enumerate(zip(operand.shape, strides, strict=True)):
                 label = dim if isinstance(dim, str) and dim.isidentifier() else str(index)
                 names[f"{operand.name}_stride_{label}"] = stride
@@ -372,8 +380,7 @@ def device_facts(device: Device) -> tuple[int, int]:
 
 def arch(device: Device | None = None) -> str:
     """The architecture that code is compiled for here: the GPU's, or Hopper's if there is none."""
-    here = Path("/dev/nvidiactl").exists() and torch.cuda.is_available()  # without a GPU torch is not imported
-    return f"sm_{device_facts(device or ('cuda' if here else 'emulator'))[0]}"
+    return f"sm_{device_facts(device or ('cuda' if has_gpu() else 'emulator'))[0]}"
 
 
 @contextmanager
@@ -389,9 +396,9 @@ def emulated_multiprocessors(count: int | None) -> Iterator[None]:
         _emulated_multiprocessors.reset(before)
 
 
-def _filling(buffer: torch.Tensor, number: float) -> Callable[[], None]:
+def _filling(buffer: Array, number: float) -> Callable[[], None]:
     def fill() -> None:
-        buffer.fill_(number)
+        buffer[...] = number
 
     return fill
 

@@ -18,6 +18,7 @@ from gpuless.compile.host_code import device_part, with_headers, with_made_kerne
 from gpuless.compile.source import Parameter, body_of, kernel_parameters
 from gpuless.facts import limits
 from gpuless.tensor_map import TensorMap, packed_strides
+from rung.arrays import Array, is_contiguous
 from rung.dtypes import ELEMENTS, Dtype
 from rung.errors import CompileError, RungError
 from rung.lazy import torch
@@ -342,7 +343,7 @@ class CudaRung(Rung):
                 )
             tensor = tensors[entry.operand]
             dims, strides = numbers(entry.dims, f"{name}.dims"), numbers(entry.strides, f"{name}.strides")
-            if not strides and not tensor.is_contiguous():
+            if not strides and not is_contiguous(tensor):
                 raise RungError(
                     f"{self.path}: maps.{name} gives no strides, and {entry.operand} has gaps; write strides."
                 )
@@ -386,6 +387,6 @@ def _emulated(build: Build) -> Module:
     return gpuless.load(build)
 
 
-def _constant_step(module: Module, symbol: str, tensor: torch.Tensor) -> Callable[[], None]:
+def _constant_step(module: Module, symbol: str, tensor: Array) -> Callable[[], None]:
     module.set_constant(symbol, tensor)  # also refuses a symbol that is missing or too small
     return lambda: module.set_constant(symbol, tensor)

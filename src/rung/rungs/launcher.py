@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 import gpuless
 from gpuless.base import disk_cache
 from gpuless.base.errors import TooLong
@@ -21,9 +23,9 @@ from gpuless.base.files import read_text
 from gpuless.compile.host_code import host_part
 from gpuless.compile.source import Parameter, function_parameters
 from gpuless.program import building, execution
+from rung.arrays import Array, bits_of, is_contiguous, to_numpy
 from rung.dtypes import name_of
 from rung.errors import FAULTS, EmulatorFault, FaultKind, OutOfTime, RungError
-from rung.lazy import torch
 from rung.operation import Operation
 from rung.rungs.arguments import POINTEES, Arguments, formats_of
 from rung.rungs.base import Call, Prepared, Rung
@@ -150,7 +152,7 @@ class HostFunctionRung(Rung):
     def bound(self, call: Call) -> Prepared:
         if call.device != "emulator":
             raise RungError("--call runs on the emulator; leave --device cuda out.")
-        tensors: dict[int, torch.Tensor] = {}
+        tensors: dict[int, Array] = {}
         words: list[str] = []
         bound = Arguments(self, call.tensors, call.buffers, call.dtype)
         for n, p in enumerate(self.parameters):
@@ -162,7 +164,7 @@ class HostFunctionRung(Rung):
             tensors[n] = tensor = call.tensors[str(target)]
             if POINTEES.get(p.ctype) != name_of(tensor.dtype):
                 raise RungError(f"{self._call}: {p.ctype}* {p.name} is bound to {target}, of {tensor.dtype}.")
-            if not tensor.is_contiguous():
+            if not is_contiguous(tensor):
                 raise RungError(f"{self._call}: {p.name} is bound to {target}, whose elements have gaps here.")
         program = self._program
 
@@ -174,13 +176,13 @@ class HostFunctionRung(Rung):
 
         return Prepared(self, run, call.tuning)
 
-    def _run(self, program: Path, tensors: Mapping[int, torch.Tensor], words: Sequence[str]) -> None:
+    def _run(self, program: Path, tensors: Mapping[int, Array], words: Sequence[str]) -> None:
         now = gpuless.current().settings
         races: Literal["yes", "no"] = "yes" if now.check_races else "no"
         how = execution.Execution(now.order, now.seed, races, quiet=True, steps=now.steps)
         with tempfile.TemporaryDirectory(prefix="rung-operands-") as folder:
             for n, tensor in tensors.items():
-                (Path(folder) / str(n)).write_bytes(_bytes(tensor).numpy().tobytes())
+                (Path(folder) / str(n)).write_bytes(_bytes(tensor).tobytes())
             try:
                 ended = execution.run([program, folder, *words], how, keep=True, seconds=SECONDS)
             except TooLong:
@@ -199,11 +201,11 @@ class HostFunctionRung(Rung):
                 raise RungError(f"{self._call} ended its process with exit code {ended.code}: {said[-1]}")
             for n, tensor in tensors.items():
                 if left := bytearray((Path(folder) / str(n)).read_bytes()):
-                    _bytes(tensor).copy_(torch.frombuffer(left, dtype=torch.uint8))
+                    _bytes(tensor)[...] = np.frombuffer(left, np.uint8)
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.reshape(-1).view(torch.uint8)
+def _bytes(tensor: Array) -> Array:
+    return bits_of(to_numpy(tensor).reshape(-1), "uint8")
 
 
 @functools.lru_cache(maxsize=16)

@@ -15,6 +15,7 @@ from rung.rungs.header import Header, Model
 class LibraryRung(Rung):
     """A library call of `operation.py`, as one more rung of the ladder."""
 
+    takes_torch = True
     kind = "library"
 
     def __init__(self, operation: Operation, library: Library) -> None:

@@ -26,6 +26,7 @@ from rung.rungs.words import SHAPES
 class PythonRung(Rung):
     """A `.py` file: Triton kernels, or Python that drives several launches."""
 
+    takes_torch = True
     kind = "python"
     mend = "write a function run that takes the operands by name"
 
@@ -72,11 +73,24 @@ class PythonRung(Rung):
             run = partial(_of_a_module, run)
         by_place = isinstance(getattr(run, "__self__", None), type)  # torch.autograd.Function.apply
 
+        def returned_by(given: dict[str, Any]) -> Any:
+            with self._gpu(call.device):
+                return run(*given.values()) if by_place else run(**given)
+
         def zeroed_run() -> None:
+            nonlocal arguments
             for zero in call.zeroed:
                 zero()
-            with self._gpu(call.device):
-                returned = run(*arguments.values()) if by_place else run(**arguments)
+            try:
+                returned = returned_by(arguments)
+            except RungError:
+                raise
+            except Exception:  # it may take rows and columns only
+                deep = {n for n, v in arguments.items() if isinstance(v, torch.Tensor) and v.ndim > 2}
+                if not (entry and deep):
+                    raise
+                rows = {n: _rows_of(v) if n in deep else v for n, v in arguments.items()}
+                returned, arguments = returned_by(rows), rows
             made = returned if isinstance(returned, tuple) else (returned,)
             if len(made) > len(results):  # what it was given is no result
                 made = tuple(value for value in made if not _is_given(value, arguments))

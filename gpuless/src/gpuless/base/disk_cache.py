@@ -59,7 +59,7 @@ def settle() -> None:
 
 
 def require() -> None:
-    """A UserError if the cache cannot be used: before work begins, instead of as the verdict on a rung."""
+    """A UserError if the cache cannot be used: before work begins, instead of as a verdict on a kernel."""
     where = folder("emulator")
     if not os.access(where, os.W_OK | os.X_OK):
         raise _cannot_be_written(where, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
@@ -91,7 +91,7 @@ def _require_own(place: Path) -> None:
         fault = "can be written by every user" if others_write else "belongs to another user"
         fault = "can be written by its group" if group_writes and not others_write else fault
         raise UserError(
-            f"The cache folder {place} {fault}, who could place code there for rung to run: "
+            f"The cache folder {place} {fault}, who could place code there that you would run: "
             "name a folder of your own, or take the permission away (chmod go-w)."
         )
 

@@ -370,7 +370,8 @@ def _made(tokens: _Tokens, first: int, last: int, head_ends: int, *, body: bool)
     elif "typedef" in head and not kind and "(" not in head:
         item.names = set(_NAME.findall(" ".join(words).partition("[")[0])[-1:])
     elif "typedef" in head or kind == "enum":
-        item.names = set(_NAME.findall(" ".join(words))) - {"typedef", "const", "unsigned", "struct", "enum"}
+        outside = words if kind == "enum" or "{" not in words else head + words[-words[::-1].index("}") :]
+        item.names = set(_NAME.findall(" ".join(outside))) - {"typedef", "const", "unsigned", "enum", *_CLASS}
     elif kind:
         item.names = set(_NAME.findall(" ".join(_without_lists(head[start:])))) - _CLASS
     else:

@@ -307,14 +307,14 @@ def _hint(build: Build, found: Headers, errors: str) -> str:
         return LAUNCHES
     absent = re.search(r'cannot open source file "([^"]+)"', errors)
     if unknown := _UNKNOWN.search(errors):
-        return f"rung has what kernels use of the standard library, and std::{unknown[1]} is none of it."
+        return f"gpuless has what kernels use of the standard library, and std::{unknown[1]} is none of it."
     if not absent:
         return ""
     name = absent.group(1)
     if f'"{name}"' in build.source:
         return f"{name} was not found: beside the file, nor in the folders above it and their folders include."
     if re.fullmatch(r"[a-z_]+(?:\.h)?", name) and f"<{name}>" in build.source:
-        return f"rung has the standard headers that kernels use, and <{name}> is none of them; put it beside the file."
+        return f"<{name}> is none of the standard headers that gpuless has for kernels; put it beside the file."
     if _of_cuda(name):
         return (
             f"CUDA's headers come from: {found.source}. Install nvidia-cuda-runtime, nvidia-cuda-crt and "

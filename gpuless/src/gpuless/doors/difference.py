@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -116,13 +115,10 @@ def figures_of(path: Path, options: building.Options, arguments: Sequence[str], 
     command = [str(building.program([path], options) if of_source else path), *arguments]
     rows: dict[str, Row] = {}
     lines: dict[str, Lines] = defaultdict(lambda: defaultdict(Counter))
-    with tempfile.TemporaryDirectory(prefix="gpuless-diff-") as folder:
-        counts, simulated = Path(folder, "counts"), Path(folder, "simulated")
-        how = execution.Execution(gpu=gpu.key, races="no", quiet=True, counts=counts)
-        if code := execution.run(command, how, keep=True).code:
-            raise UserError(f"{path} ends with {code}: gpuless run {path} says why.")
-        constants = timing.basis(gpu).constants.row()
-        execution.run(command, replace(how, counts=simulated, constants=constants), keep=True)
+    how = execution.Execution(gpu=gpu.key)
+    with execution.counted(command, how, keep=True) as (ended, counts):
+        if ended.code:
+            raise UserError(f"{path} ends with {ended.code}: gpuless run {path} says why.")
         for (program, _, _), launched in zip(counting.executions(counts), counting.counted(counts), strict=True):
             row = rows.setdefault(program.kernel, dict.fromkeys(FIGURES, 0.0))
             needs = program.resources
@@ -130,7 +126,9 @@ def figures_of(path: Path, options: building.Options, arguments: Sequence[str], 
             row["stack bytes"] = max(row["stack bytes"], needs.stack)
             row["shared bytes"] = max(row["shared bytes"], needs.static_shared + launched.config.shared)
             add_counts(row, lines[program.kernel], launched)
-        for one in counting.simulated(simulated, gpu):
+    how = replace(how, constants=timing.basis(gpu).constants.row())
+    with execution.counted(command, how, keep=True) as (_, counts):
+        for one in counting.simulated(counts, gpu):
             rows[one.program.kernel]["microseconds"] += one.launches * timing.microseconds(gpu, one)
     return Measured(rows, lines)
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <tuple>
-#include <unordered_map>
 
 namespace gpuless {
 
@@ -479,100 +478,4 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
             how.cluster[2] = value.clusterDim.z;
     }
     return launch(function, how, values, extra, site);
-}
-
-// The calls of CUDA 3: a function keeps what its next launch gets.
-namespace {
-
-struct Kept
-{
-    unsigned block[3] = {1, 1, 1};
-    unsigned shared = 0;
-    std::string parameters;
-};
-
-Kept& kept(CUfunction function)
-{
-    static auto& all = *new std::unordered_map<CUfunction, Kept>;
-    return all[function];
-}
-
-CUresult keep(CUfunction function, int offset, const void* from, size_t bytes)
-{
-    if (!code_at(function)) return CUDA_ERROR_INVALID_HANDLE;
-    if (offset < 0 || !from) return CUDA_ERROR_INVALID_VALUE;
-    std::string& all = kept(function).parameters;
-    all.resize(std::max(all.size(), size_t(offset) + bytes));
-    memcpy(&all[size_t(offset)], from, bytes);
-    return CUDA_SUCCESS;
-}
-
-CUresult launch_kept(CUfunction function, int width, int height, CUstream stream, const Site& site)
-{
-    const Code* const code = code_at(function);
-    if (!code) return CUDA_ERROR_INVALID_HANDLE;
-    if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
-    const Kept& what = kept(function);
-    Configuration how = {{unsigned(width), unsigned(height), 1}, {what.block[0], what.block[1], what.block[2]}};
-    how.shared = what.shared, how.stream = stream;
-    std::string parameters = what.parameters;
-    size_t bytes = parameters.size();
-    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, parameters.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
-                     CU_LAUNCH_PARAM_END};
-    return launch(function, how, nullptr, extra, site);
-}
-
-}  // namespace
-
-CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z)
-{
-    BEGIN("cuFuncSetBlockShape");
-    if (!code_at(function)) return CUDA_ERROR_INVALID_HANDLE;
-    if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
-    std::copy_n(std::array{unsigned(x), unsigned(y), unsigned(z)}.begin(), 3, kept(function).block);
-    return CUDA_SUCCESS;
-}
-CUresult cuFuncSetSharedSize(CUfunction function, unsigned bytes)
-{
-    BEGIN("cuFuncSetSharedSize");
-    if (!code_at(function)) return CUDA_ERROR_INVALID_HANDLE;
-    kept(function).shared = bytes;
-    return CUDA_SUCCESS;
-}
-CUresult cuParamSetSize(CUfunction function, unsigned bytes)
-{
-    BEGIN("cuParamSetSize");
-    if (!code_at(function)) return CUDA_ERROR_INVALID_HANDLE;
-    kept(function).parameters.resize(bytes);
-    return CUDA_SUCCESS;
-}
-CUresult cuParamSeti(CUfunction function, int offset, unsigned value)
-{
-    BEGIN("cuParamSeti");
-    return keep(function, offset, &value, sizeof value);
-}
-CUresult cuParamSetf(CUfunction function, int offset, float value)
-{
-    BEGIN("cuParamSetf");
-    return keep(function, offset, &value, sizeof value);
-}
-CUresult cuParamSetv(CUfunction function, int offset, void* from, unsigned bytes)
-{
-    BEGIN("cuParamSetv");
-    return keep(function, offset, from, bytes);
-}
-CUresult cuLaunch(CUfunction function)
-{
-    BEGIN("cuLaunch");
-    return launch_kept(function, 1, 1, nullptr, site);
-}
-CUresult cuLaunchGrid(CUfunction function, int width, int height)
-{
-    BEGIN("cuLaunchGrid");
-    return launch_kept(function, width, height, nullptr, site);
-}
-CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
-{
-    BEGIN("cuLaunchGridAsync");
-    return launch_kept(function, width, height, stream, site);
 }

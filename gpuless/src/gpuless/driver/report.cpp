@@ -1,6 +1,7 @@
 // What went wrong, as it happens: a sentence on standard error, and a record, a line of JSON in the file that
 // GPULESS_REPORT names. A summary follows at the end.
 #include "driver.h"
+#include "modules.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -38,30 +39,14 @@ auto& lost = *new std::map<std::tuple<std::string, std::string, int>, Lost>;  //
 auto& noted = *new std::set<std::string>;
 auto& told_at = *new std::set<const void*>;  // calls
 
-std::string quoted(const std::string& text)
-{
-    std::string out = "\"";
-    for (unsigned char c : text) {
-        if (c == '"' || c == '\\')
-            out += '\\', out += char(c);
-        else if (c < 32) {
-            char code[8];
-            snprintf(code, sizeof code, "\\u%04x", c);
-            out += code;
-        } else
-            out += char(c);
-    }
-    return out + "\"";
-}
-
 std::string json_of(const Place& place)
 {
     std::string out;
     const auto add = [&](const char* name, const std::string& value) {
-        out += (out.empty() ? "{" : ", ") + quoted(name) + ": " + value;
+        out += (out.empty() ? "{" : ", ") + in_json(name) + ": " + value;
     };
-    if (!place.file.empty()) add("file", quoted(place.file)), add("line", std::to_string(place.line));
-    if (!place.kernel.empty()) add("kernel", quoted(place.kernel));
+    if (!place.file.empty()) add("file", in_json(place.file)), add("line", std::to_string(place.line));
+    if (!place.kernel.empty()) add("kernel", in_json(place.kernel));
     for (const auto& [name, index] : {std::pair("block", &place.block), std::pair("thread", &place.thread)})
         if (index->size() == 3)
             add(name, "[" + std::to_string((*index)[0]) + ", " + std::to_string((*index)[1]) + ", " +
@@ -103,10 +88,10 @@ void record_end(int status)
                  ", \"launches\": %lu, \"race_checked\": %lu, \"atomics\": %lu, \"blocks\": %lu, \"threads\": %lu, "
                  "\"instructions\": %lu, \"seconds\": %.6f}",
                  t.launches, t.checked, t.atomics, t.blocks, t.threads, t.instructions, t.seconds);
-        line += (&name == &names[0] ? "{\"kernel\": " : ", {\"kernel\": ") + quoted(name) + figures;
+        line += (&name == &names[0] ? "{\"kernel\": " : ", {\"kernel\": ") + in_json(name) + figures;
     }
     line += "], \"notes\": [";
-    for (const std::string& note : notes) line += (&note == &notes[0] ? "" : ", ") + quoted(note);
+    for (const std::string& note : notes) line += (&note == &notes[0] ? "" : ", ") + in_json(note);
     static char fidelity[1 << 16];
     rung_machine_fidelity(fidelity, sizeof fidelity);
     record(line + "], \"fidelity\": " + fidelity + "}");
@@ -125,7 +110,7 @@ void tell_precision()
         snprintf(figures, sizeof figures,
                  ", \"error\": %.9g, \"stored\": %.9g, \"exact\": %.17g, \"arose\": ", e.relative, e.value, e.exact);
         record("{\"record\": \"precision\", \"pid\": " + std::to_string(getpid()) +
-               ", \"place\": " + json_of(one.store) + figures + quoted(e.arose) + "}");
+               ", \"place\": " + json_of(one.store) + figures + in_json(e.arose) + "}");
         if (settings().quiet) continue;
         fprintf(stderr,
                 "gpuless: precision: kernel '%s', thread (%u, %u, %u) of block (%u, %u, %u), %s:%d: stores %.9g for "
@@ -213,10 +198,10 @@ void tell(ExitCode code, const Told& what)
     Place place = what.place;
     const Place site = place_of(what.site);
     if (place.kernel.empty() && place.file.empty()) place = site;
-    record("{\"record\": \"fault\", \"pid\": " + std::to_string(getpid()) + ", \"kind\": " + quoted(what.kind) +
-           ", \"exit\": " + std::to_string(code) + ", \"text\": " + quoted(what.text) +
+    record("{\"record\": \"fault\", \"pid\": " + std::to_string(getpid()) + ", \"kind\": " + in_json(what.kind) +
+           ", \"exit\": " + std::to_string(code) + ", \"text\": " + in_json(what.text) +
            ", \"place\": " + json_of(place) + ", \"related\": " + json_of(what.other) + ", \"call\": " +
-           quoted(what.site.function ? what.site.function : "") + ", \"called\": " + json_of(site) + "}");
+           in_json(what.site.function ? what.site.function : "") + ", \"called\": " + json_of(site) + "}");
     fflush(stdout);
     clear_line();
     fprintf(stderr, "gpuless: %s: %s.\n", what.kind.c_str(), what.text.c_str());

@@ -35,7 +35,10 @@ _EVENTS = 4096
 _NAMED = 5  # a constant bank that no code has
 NEAR = 1 << 24  # bytes from a tensor within which an access is still taken for one of it
 DRIVER = {  # functions of the driver, as machine.h numbers them
-    name: (3 << 48) + number for number, name in enumerate(("vprintf", "__assertfail", "malloc", "free"), 1)
+    name: (3 << 48) + number
+    for number, name in enumerate(
+        ("vprintf", "__assertfail", "malloc", "free", "cudaCGGetIntrinsicHandle", "cudaCGSynchronize"), 1
+    )
 }
 _NOT_A_NUMBER = re.compile(r"[+-]QNAN")  # as nvdisasm writes any bits of one
 _HALF = r"[+-]?(?:QNAN|INF|[0-9][0-9.e+-]*)"

@@ -106,11 +106,9 @@ void mark_aggregated(std::vector<Op>& ops)
 bool may_read(const Op& op, uint16_t row)
 {
     const bool stores = op.way == Way::PLAIN && op.direction == Direction::WRITE;
-    const unsigned width = stores                            ? (op.bytes + 3) / 4
-                           : !op.opcode                      ? 4
-                           : op.opcode->width == Width::WORD ? 1
-                           : op.bytes > 8                    ? 4
-                                                             : 2;
+    const bool wide = op.has("64") || op.has("WIDE") || op.has("F64") || op.has("S64") || op.has("U64");
+    const bool word = op.opcode && (op.opcode->width == Width::WORD || (op.opcode->width == Width::PAIR && !wide));
+    const unsigned width = stores ? (op.bytes + 3) / 4 : !op.opcode ? 4 : word ? 1 : op.bytes > 8 ? 4 : 2;
     for (unsigned i = 0; i < op.sources; i++) {
         const Operand& o = op.s[i];
         const uint16_t first = o.kind == Kind::Memory ? o.base : o.index;

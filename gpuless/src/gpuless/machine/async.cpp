@@ -360,17 +360,17 @@ void copy_of_lanes(Warp& warp, const Op& op, uint32_t lanes)
     count_request(warp, op, lanes, to, op.bytes, true);
 }
 
-void close_group(Warp& warp, const Op&, uint32_t)
+void close_group(Warp& warp, const Op&, uint32_t lanes)
 {
     note(Event::Group, warp);
-    close_group_of(warp, Agent::Copy);
+    close_group_of(warp, Agent::Copy, lanes);
     if (warp.recorded) record_group(warp, false, Agent::Copy);
 }
 
 void close_bulk_group(Warp& warp, const Op&, uint32_t)
 {
     note(Event::Group, warp);
-    close_group_of(warp, Agent::Out);
+    close_group_of(warp, Agent::Out, warp.split().lanes);
     if (warp.recorded) record_group(warp, false, Agent::Out);
     if (!warp.block->number) groups[warp.rank % WARP]++;
 }
@@ -547,8 +547,9 @@ void bulk(Warp& warp, const Op& op, uint32_t)
                        op.has("MULTICAST") ? amount >> 16 : 0, how, type);
     uint8_t* const target = place(warp, to, 0, bytes, shared);
     require_inside_of_copy(warp, op, to, bytes, true);
-    look_as(warp, op, Agent::Out, from & 0xffffff, bytes, warp.block, false),
-        look_as(warp, op, Agent::Out, to, bytes, nullptr, true, 0, strength_of(how));
+    const unsigned lane = unsigned(__builtin_ctz(warp.split().lanes));
+    look_as(warp, op, Agent::Out, from & 0xffffff, bytes, warp.block, false, lane),
+        look_as(warp, op, Agent::Out, to, bytes, nullptr, true, lane, strength_of(how));
     if (how == Reduction::None)
         memcpy(target, data, bytes);
     else
@@ -709,7 +710,8 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
     Reduction how;
     Type type;
     reduction_of(op, how, type);
-    look_as(warp, op, Agent::Out, start & 0xffffff, box.bytes, warp.block, false);
+    const unsigned lane = unsigned(__builtin_ctz(warp.split().lanes));
+    look_as(warp, op, Agent::Out, start & 0xffffff, box.bytes, warp.block, false, lane);
     for (unsigned i = 0; i < box.bytes; i += 16) {
         const uint32_t at = start + i, swizzled = at ^ (at >> 7 & ((1u << map->swizzle) - 1)) << 4;
         memcpy(data.data() + i, shared_place(warp, swizzled, 16), std::min(16u, box.bytes - i));
@@ -724,7 +726,7 @@ void store_tile(Warp& warp, const Op& op, uint32_t)  // [UR, coordinates], [UR: 
             bool shared;
             uint8_t* const to = place(warp, row.at, 0, row.bytes, shared);
             require_inside_of_copy(warp, op, row.at, row.bytes, true);
-            look_as(warp, op, Agent::Out, row.at, row.bytes, nullptr, true, 0, strength_of(how));
+            look_as(warp, op, Agent::Out, row.at, row.bytes, nullptr, true, lane, strength_of(how));
             if (how == Reduction::None)
                 memcpy(to, from, row.bytes);
             else

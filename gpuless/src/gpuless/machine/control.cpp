@@ -637,7 +637,7 @@ void start(Unit& unit, uint64_t number)
             w.rank = first / WARP, w.block = &block, w.now = 0, w.clock = 0, w.polled = nullptr;
             w.splits.assign(1, {w.alive, 0, Wait::None, 0, 0});
             w.kept.clear();
-            w.local.clear();
+            w.local.clear(), w.undefined.clear();
             w.registers = 0, w.timed_out = false;
             begin_record_of(w);
         }
@@ -754,43 +754,109 @@ std::string barriers_of(const Block& block)
     throw fault;
 }
 
-// A kernel whose warps go on for much longer than those that have ended does not end; another is only not ready yet.
 struct Progress
 {
     double began;                     // in seconds
     uint64_t all, ended = 0;          // units
     uint64_t steps = 0, longest = 0;  // instructions of warps: so far, and of one that has ended
 };
-constexpr uint64_t MUCH_LONGER = 16;
+
+// Whether no way leads from here to the end of the code.
+bool cannot_end(const Split& split)
+{
+    const std::vector<Op>& ops = launch.program->ops;
+    std::vector<bool> seen(ops.size());
+    std::vector<size_t> ways = {split.pc};
+    while (!ways.empty()) {
+        const size_t at = ways.back();
+        ways.pop_back();
+        if (at >= ops.size()) return false;
+        if (seen[at]) continue;
+        seen[at] = true;
+        const Op& op = ops[at];
+        for (const char* leaves : {"EXIT", "RET", "BRX", "CALL", "BPT"})
+            if (op.name == leaves) return false;
+        const bool branches = op.name == "BRA",
+                   always = op.guard == TRUE && op.modifiers.empty() && op.every.size() == 1;
+        if (branches) ways.push_back(op.target);
+        if (!branches || !always) ways.push_back(at + 1);
+    }
+    return true;
+}
+
+std::vector<uint32_t> state_of(const Warp& w)
+{
+    std::vector<uint32_t> state(&w.r[0][0], &w.r[0][0] + ROWS * WARP);
+    state.insert(state.end(), w.p, w.p + PREDICATES);
+    state.insert(state.end(), w.local.begin(), w.local.end());
+    for (const Split& s : w.splits) state.insert(state.end(), {s.lanes, s.pc, uint32_t(s.wait)});
+    return state;
+}
+
+// Whether a warp that executes alone waits (`still`: at once), or comes back to where it was, while memory stays the
+// same.
+bool repeats_or_waits(Warp& w, bool still)
+{
+    constexpr unsigned MOST_TURNS = 4096;
+    const uint64_t changes = launch.changes;
+    std::vector<uint32_t> before;
+    for (unsigned turn = 0; turn < MOST_TURNS && launch.changes == changes; turn++) {
+        if (!w.alive || run_warp(w) == Turn::Nothing) return !still || !turn;
+        std::vector<uint32_t> state = state_of(w);
+        if (state == before) return true;
+        if (!(turn & (turn - 1))) before = std::move(state);
+    }
+    return false;
+}
+
+// A kernel does not end if a warp cannot reach the end of its code, or if each warp waits or repeats what it does. One
+// that goes on for very much longer than others have taken does not, either; another is only slow. It does not go on
+// behind this.
+constexpr uint64_t MUCH_LONGER = 256, LEAST_LONG = 1000;
+bool is_endless(const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
+{
+    bool endless = false;
+    std::vector<Warp*> warps;
+    for (const auto& unit : resident)
+        for (const auto& block : unit->blocks)
+            for (const auto& warp : block->warps) {
+                if (warp->alive) warps.push_back(warp.get());
+                // Where blocks take turns, some of a persistent kernel end early, with no work left.
+                endless |= !launch.interleaved && progress.longest >= LEAST_LONG &&
+                           warp->clock > MUCH_LONGER * progress.longest;
+                for (const Split& s : warp->splits) endless |= cannot_end(s);
+            }
+    if (endless || (!launch.strict && progress.ended + resident.size() < progress.all)) return endless;
+    launch.order = 0, launch.interleaved = false;  // turns are of one length
+    for (const bool still : {false, true})         // one may have waited for another
+        for (Warp* warp : warps)
+            if (!repeats_or_waits(*warp, still)) return false;
+    return !warps.empty();
+}
 
 void require_work(const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
 {
     if (launch.progress) launch.progress(progress.ended, progress.all);
     const bool late = !launch.steps && seconds_now() - progress.began > launch.seconds;
     if (!late && (!launch.steps || progress.steps <= launch.steps)) return;
-    bool endless = !progress.ended;
-    for (const auto& unit :
-         resident)  // where blocks take turns, some of a persistent kernel end early, with no work left
-        for (const auto& block : unit->blocks)
-            for (const auto& warp : block->warps)
-                endless |= !launch.interleaved && warp->clock > MUCH_LONGER * progress.longest;
-    executing = nullptr;  // it is no instruction's fault
+    const double seconds = seconds_now() - progress.began;
     const auto amount = [&](double share) {
         char text[60];
         if (late)
-            snprintf(text, sizeof text, "%.0f s of CPU time", share * (seconds_now() - progress.began));
+            snprintf(text, sizeof text, "%.0f s of CPU time", share * seconds);
         else
             snprintf(text, sizeof text, "%.0f instructions of warps", share * double(progress.steps));
         return std::string(text);
     };
+    const bool endless = is_endless(resident, progress);
+    executing = nullptr;  // it is no instruction's fault
     if (!endless)
-        fail(*nobody(), RUNG_UNFINISHED, "after %s %llu of %llu %s have ended: all of them would take some %s",
-             amount(1).c_str(), (unsigned long long)progress.ended, (unsigned long long)progress.all,
+        fail(*nobody(), RUNG_UNFINISHED, "after %s %llu of %llu %s have ended%s%s", amount(1).c_str(),
+             (unsigned long long)progress.ended, (unsigned long long)progress.all,
              launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 1 ? "clusters" : "blocks",
-             amount(double(progress.all) / double(progress.ended)).c_str());
-    const std::string text = "the kernel does not end: it ran for " + amount(1);
-    if (!resident.empty()) tell_deadlock(*resident.front(), text.c_str());
-    fail(*nobody(), RUNG_DEADLOCK, "%s", text.c_str());
+             progress.ended ? ": all of them would take some " : "",
+             progress.ended ? amount(double(progress.all) / double(progress.ended)).c_str() : "");
+    tell_deadlock(*resident.front(), ("the kernel does not end: it ran for " + amount(1)).c_str());
 }
 
 // Whether races are looked for in the next unit. Where fences order blocks, a check that leaves some out would tell of

@@ -12,6 +12,7 @@ namespace rung_machine {
 
 Program* decoded(const char* text);
 void begin_async();
+void begin_driver();
 void begin_numbers();
 void end_numbers();
 uint64_t badness(const Cost& cost);
@@ -102,7 +103,7 @@ void prepare(const rung_machine_launch& l)
     trace_room = l.trace_room;
     begin_record(l.sampled, l.sampled_count, l.sampled_only);
     launch.unwritten = {}, launch.executed = 0;
-    begin_async();
+    begin_async(), begin_driver();
     begin_races();
 }
 
@@ -138,7 +139,7 @@ EXPORTED int rung_machine_run(void* program, const rung_machine_launch* l, rung_
     } catch (const Fault& found) {
         *fault = found, failed = 1;
     }
-    end_numbers();
+    end_undefined(), end_numbers();
     note_executed(*launch.program);
     sigaction(SIGSEGV, &before[0], nullptr), sigaction(SIGBUS, &before[1], nullptr);
     return failed;

@@ -323,6 +323,22 @@ void fchk(Warp& w, const Op& op, uint32_t lanes)
 // ---- special functions
 // -----------------------------------------------------------------------------------------------
 
+// The upper half of a double's reciprocal (function 8) or of its root's (9); what is subnormal counts as zero.
+uint32_t special_of_double(uint32_t function, uint32_t upper)
+{
+    const uint32_t sign = upper & 0x80000000, exponent = upper >> 20 & 0x7ff, infinity = 0x7ff00000;
+    const bool root = function == 9, nan = (upper & 0x7fffffff) > infinity;
+    if (nan || (root && sign && exponent)) return 0x7fffffff;
+    if (exponent == 0) return sign | infinity;
+    if (exponent == 0x7ff) return sign;
+    const uint32_t scale = root ? exponent & 1 ? 127 : 128 : 127;  // of a number from 1 to 4 that stands for it
+    const float x = as_float(scale << 23 | (upper & 0xfffff) << 3);
+    const uint32_t made = as_bits(root ? special_root(x) : special_reciprocal(x));
+    const int32_t by = int32_t(exponent) - 1023 - int32_t(scale - 127);
+    const int32_t raised = int32_t(made >> 23) - 127 + 1023 - (root ? by / 2 : by);
+    return sign | (raised <= 0 ? 0 : uint32_t(raised) << 20 | (made >> 3 & 0xfffff));
+}
+
 float special(uint32_t function, float x)
 {
     switch (function) {
@@ -331,11 +347,10 @@ float special(uint32_t function, float x)
     case 2: return special_power(x);
     case 3: return special_logarithm(x);
     case 4: return special_square_root(x);
-    case 5: return float(sin(double(x) * 6.283185307179586));
-    case 6: return float(cos(double(x) * 6.283185307179586));
+    case 5: return special_sine(x);
+    case 6: return special_cosine(x);
     }
-    const double y = tanh(double(x));
-    return float(y + y * (1 - y * y) * 0x1p-13);  // the unit's error is up to 2^-11
+    return special_tanh(x);
 }
 
 void mufu(Warp& w, const Op& op, uint32_t lanes)
@@ -343,14 +358,9 @@ void mufu(Warp& w, const Op& op, uint32_t lanes)
     const Source a(w, op.s[0]);
     if (op.flags >= 8) {  // of the upper half of a double
         map(w.target(op.out), lanes, [&](unsigned l) {
-            const uint64_t bits = uint64_t(a.bits(l)) << 32;
-            double x;
-            memcpy(&x, &bits, 8);
-            if (op.s[0].real) x = op.s[0].exact;  // a number is a double here
-            x = op.flags == 8 ? 1 / x : 1 / sqrt(x);
-            uint64_t made;
-            memcpy(&made, &x, 8);
-            return uint32_t(made >> 32);
+            uint64_t bits = uint64_t(a.bits(l)) << 32;
+            if (op.s[0].real) memcpy(&bits, &op.s[0].exact, 8);  // a number is a double here
+            return special_of_double(op.flags, uint32_t(bits >> 32));
         });
         return;
     }
@@ -374,8 +384,8 @@ void mufu_of_16_bits(Warp& w, const Op& op, uint32_t lanes)
         const uint16_t bits =
             uint16_t((a[l] >> by & (op.s[0].absolute ? 0x7fff : 0xffff)) ^ (op.s[0].negative ? 0x8000 : 0));
         const float x = op.s[0].real ? float(op.s[0].exact) : bf16 ? bf16_to_float(bits) : half_to_float(bits);
-        const float made = op.flags == 2 ? exp2f(x) : special(op.flags, x);
-        d[l] = bf16 ? float_to_bf16(made) : float_to_half(made);
+        const float made = special(op.flags, x);
+        d[l] = !bf16 && made >= 65536.0f ? 0x7c00 : to_16_bits(made, bf16, TO_ZERO);
     });
 }
 
@@ -385,9 +395,8 @@ bool prepare_mufu(Op& op)
     for (uint32_t i = 0; i < 10; i++)
         if (op.has(names[i])) {
             op.flags = i;
-            const bool narrow = op.has("F16") || op.has("BF16");
-            if (narrow) op.run = mufu_of_16_bits;
-            op.fidelity = i < 5 && !narrow ? Fidelity::TABLE : Fidelity::APPROXIMATE;
+            if (op.has("F16") || op.has("BF16")) op.run = mufu_of_16_bits;
+            op.fidelity = Fidelity::TABLE;
             return true;
         }
     return false;

@@ -24,8 +24,8 @@ constexpr unsigned ZERO = 255, FIRST_UNIFORM = 256, SINK = FIRST_UNIFORM + UNIFO
 constexpr unsigned TRUE = 7, FIRST_UNIFORM_PREDICATE = 8, PREDICATES = 16, UNIFORM = UNIFORMS + 7;
 constexpr uint64_t SHARED_WINDOW = 1ull << 48,
                    LOCAL_WINDOW = 2ull << 48;  // generic addresses; memory of the host lies below
-constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3,
-                   RELEASES = 4;  // functions of the driver
+constexpr uint64_t DRIVER_WINDOW = 3ull << 48, PRINTS = 1, ASSERTION_FAILS = 2, ALLOCATES = 3, RELEASES = 4,
+                   NAMES_GROUP = 5, SYNCHRONIZES_GRID = 6;  // functions of the driver
 
 using Row = uint32_t[WARP];
 
@@ -99,8 +99,8 @@ constexpr uint32_t ALWAYS_STRONG = 1 << 19;  // of the flags of an atomic
 constexpr uint32_t READ_ONLY_CACHE = 1 << 20,
                    VERIFIED = 1 << 21;                  // of the flags of a load; the latter: by a compare-and-swap
 constexpr uint32_t STRONG = 4, WITHIN_BLOCK = 1 << 18;  // of the flags of an access
-constexpr uint32_t FOR_ALL_LANES =
-    1 << 22;  // of an atomic and fences about it, which one lane executes for all, and of the vote that tells which
+// Of an atomic that one lane executes for all, of the fences about it, and of the vote that tells which lanes.
+constexpr uint32_t FOR_ALL_LANES = 1 << 22;
 constexpr uint32_t ACQUIRES = 1, INITIALISES = 2;  // of the flags of a NOP (acquires.cpp)
 
 using Handler = void (*)(Warp& warp, const Op& op, uint32_t lanes);
@@ -147,7 +147,6 @@ struct Op
     uint32_t number = 0;   // its own index
     uint32_t control = 0;  // bits 105 to 125: what the compiler says about its issue (timing.h)
     mutable Memory* memory = nullptr;
-    mutable int8_t only_copied = -1;  // see is_only_copied; it is not known
     uint16_t products =
         0;  // clocks of a quarter's tensor cores: of a group's product; of a warp's, four for 32 bytes of depth
     bool copies = false;    // cp.async
@@ -196,6 +195,9 @@ struct Split
     uint32_t kept;    // where its uniform registers are in Warp::kept, counted from 1; 0: it was not interrupted
 };
 
+struct Undefined  // lanes of a register, or of a predicate (ROWS and its number), and the read that they depend on
+{ uint32_t part, lanes, read; };
+
 struct Warp
 {
     alignas(64) Row r[ROWS];
@@ -226,6 +228,7 @@ struct Warp
     uint32_t registers = 0;      // of each thread, as setmaxnreg leaves them
     bool timed_out = false;      // a wait of a limited time has ended once without what it waited for
     Stream* recorded = nullptr;  // timing.h: what it executes, for the model of time
+    std::vector<Undefined> undefined;
 
     uint32_t converging(unsigned barrier, unsigned lane) const { return masks[converge[barrier][lane]].lanes; }
     Split& split() { return splits[now]; }
@@ -327,9 +330,11 @@ const Region& region_of(uint64_t address);  // an empty one where there is none
 void require_inside(const Warp& w, const Op& op, uint32_t lanes, const uint64_t* at, unsigned bytes, bool write);
 
 // Notes lanes that read global memory, or the block's shared memory, or their own, where nothing has written.
-// Whether what it reads is at most stored in shared or local memory, as it is.
-bool is_only_copied(const Program& program, const Op& read);
 void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* const* where, unsigned bytes);
+// What such a read has made undefined is a fault where it is used (undefined.cpp).
+void note_unwritten(Warp& w, const Op& op, unsigned lane, const Fault& read);
+void use_words(const void* from, size_t bytes);
+void end_undefined();  // after a launch
 
 // ---- operands ---------------------------------------------------------------------------------------------------
 
@@ -443,6 +448,9 @@ float special_root(float x);       // 1 / sqrt(x)
 float special_power(float x);      // 2^x
 float special_logarithm(float x);  // to the base 2
 float special_square_root(float x);
+float special_sine(float x);
+float special_cosine(float x);
+float special_tanh(float x);
 
 // ---- scheduling ----------------------------------------------------------------------------------------------------
 

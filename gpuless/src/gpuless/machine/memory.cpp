@@ -630,15 +630,11 @@ void look_for_unwritten(Warp& w, const Op& op, uint32_t lanes, const uint8_t* co
         if (!of.upper || launch.unwritten[of.space].kind != RUNG_NO_FAULT ||
             unwritten_bytes(where[l], of.counted, bytes, of.upper) < bytes)
             return;
-        if (of.space != RUNG_GLOBAL_SPACE) {  // what is never used may be moved on the chip
-            if (op.only_copied < 0) op.only_copied = is_only_copied(*launch.program, op);
-            if (op.only_copied) return;
-        }
         Fault fault(RUNG_UNWRITTEN);
         fault.space = of.space, fault.address = of.address, fault.bytes = bytes,
         fault.at = rung_machine::where(w, op, l);
         snprintf(fault.text, sizeof fault.text, "reads what nothing has written");
-        launch.unwritten[of.space] = fault;
+        note_unwritten(w, op, l, fault);
     });
 }
 

@@ -78,17 +78,25 @@ void add_past(const Warp& w, Times& to, uint32_t lanes, uint32_t time)
     });
 }
 
+// Groups of an agent up to a number for each of these lanes.
+template <class Groups>
+void add_groups(const Warp& w, Times& to, Agent agent, uint32_t lanes, const Groups& groups)
+{
+    const auto& of = groups[unsigned(agent)];
+    const unsigned index = index_of(w, agent);
+    uint32_t least = first_lanes(w) & ~lanes ? 0 : ~0u;
+    each(first_lanes(w), [&](unsigned l) { least = std::min(least, of[l]); });
+    each(lanes, [&](unsigned l) {
+        if (of[l]) raise(of[l] > least ? to.lanes[index * WARP + l] : at_index(to.of, index), of[l]);
+    });
+}
+
 // What lanes have waited for of their own copies.
 void add_copies(const Warp& w, Times& to, uint32_t lanes)
 {
     const Order& o = *w.order;
     if (!(o.waits_apart & lanes)) return;
-    const unsigned index = index_of(w, Agent::Copy);
-    uint32_t least = first_lanes(w) & ~lanes ? 0 : ~0u;
-    each(first_lanes(w), [&](unsigned l) { least = std::min(least, o.waited[l]); });
-    each(o.waits_apart & lanes, [&](unsigned l) {
-        raise(o.waited[l] > least ? to.lanes[index * WARP + l] : at_index(to.of, index), o.waited[l]);
-    });
+    for (const Agent agent : {Agent::Copy, Agent::Out}) add_groups(w, to, agent, o.waits_apart & lanes, o.waited);
 }
 
 // What lanes know, with their own past.
@@ -400,47 +408,33 @@ void fence_proxy(Warp& w, uint32_t lanes)
 
 unsigned index_of(const Warp& w, Agent agent) { return w.order->index + all_warps(*w.block) * (1 + unsigned(agent)); }
 
-uint32_t& group_of(Order& o, Agent agent)
-{ return agent == Agent::Copy ? o.copies : agent == Agent::Out ? o.out : o.products; }
-
-void close_group_of(Warp& w, Agent agent)
+void close_group_of(Warp& w, Agent agent, uint32_t lanes)
 {
-    if (launch.races) group_of(*w.order, agent)++;
+    if (launch.races) each(lanes, [&](unsigned l) { w.order->group[unsigned(agent)][l]++; });
 }
 
 void wait_for_group_of(Warp& w, Agent agent, unsigned left, uint32_t lanes)
 {
     if (!launch.races) return;
-    const uint32_t filling = group_of(*w.order, agent);
-    if (filling - 1 <= left) return;
     Order& o = *w.order;
-    if (agent == Agent::Copy) {
-        o.waits_apart |= lanes;
-        return each(lanes, [&](unsigned l) { raise(o.waited[l], filling - 1 - left); });
-    }
+    const auto& closed = o.group[unsigned(agent)];
+    if (agent != Agent::Product)
+        return each(lanes, [&](unsigned l) {
+            if (closed[l] <= left) return;
+            raise(o.waited[unsigned(agent)][l], closed[l] - left), o.waits_apart |= 1u << l;
+        });
+    if (closed[0] <= left) return;
     Clock done;
-    at_index(done.own.of, index_of(w, agent)) = filling - 1 - left;
+    at_index(done.own.of, index_of(w, agent)) = closed[0] - left;
     learn(w, lanes, done);
 }
 
 void release_copies_to(Warp& w, Clock& clock, uint32_t lanes)  // those begun so far
 {
     if (!launch.races) return;
-    const unsigned index = index_of(w, Agent::Copy);
-    if (are_all(w, lanes)) raise(at_index(clock.own.of, index), w.order->copies);
-    each(are_all(w, lanes) ? 0 : lanes, [&](unsigned l) { raise(clock.own.lanes[index * WARP + l], w.order->copies); });
+    close_group_of(w, Agent::Copy, lanes);
+    add_groups(w, clock.own, Agent::Copy, are_all(w, lanes) ? first_lanes(w) : lanes, w.order->group);
     clock.any = true;
-    close_group_of(w, Agent::Copy);
-}
-
-bool has_waited_for(const Warp& w, Agent agent, uint32_t group)
-{
-    const Order& o = *w.order;
-    const unsigned index = index_of(w, agent);
-    const auto has = [&](const Clock& c) { return index < c.own.of.size() && c.own.of[index] >= group; };
-    bool found = has(o.known);
-    each(o.apart, [&](unsigned l) { found |= has(*o.beyond[l]); });
-    return found;
 }
 
 void complete_phase(BytesBarrier& b)

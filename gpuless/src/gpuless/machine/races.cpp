@@ -68,9 +68,10 @@ bool reaches(const Who& who, unsigned lane, const Access& was, Reach what)
     const Order& o = who.order;
     uint32_t left = was.lanes & ~reached(o.known, who.unit, was, what);
     if (left && o.apart >> lane & 1) left &= ~reached(*o.beyond[lane], who.unit, was, what);
-    if (o.waits_apart & left & 1u << lane && was.unit == who.unit && was.index == index_of(who.w, Agent::Copy) &&
-        was.clock <= o.waited[lane])
-        left &= ~(1u << lane);
+    if (o.waits_apart & left & 1u << lane && was.unit == who.unit)
+        for (const Agent agent : {Agent::Copy, Agent::Out})
+            if (was.index == index_of(who.w, agent) && was.clock <= o.waited[unsigned(agent)][lane])
+                left &= ~(1u << lane);
     if (left && !o.met_at.empty() && what != Reach::Proxied && was.unit == who.unit && was.index == o.index)
         each(left, [&](unsigned l) { left &= ~(uint32_t(o.met_at[lane * WARP + l] >= was.clock) << l); });
     return !left;
@@ -725,10 +726,11 @@ void look_as(Warp& w, const Op& op, Agent agent, uint64_t at, unsigned bytes, Bl
 {
     if (!launch.races) return;
     Order& o = order_of(w);
-    const uint32_t clock = group_of(o, agent);
-    look_as_index(w, op, uint16_t(index_of(w, agent)), clock, agent != Agent::Copy, at, bytes, shared, write, lane,
-                  strong);
-    if (agent == Agent::Out && shared && !write) o.reading = clock, o.reader = op.number;
+    const uint32_t clock = o.group[unsigned(agent)][lane] + 1;
+    const uint16_t index = uint16_t(index_of(w, agent));
+    look_as_index(w, op, index, clock, agent != Agent::Copy, at, bytes, shared, write, lane, strong);
+    if (agent == Agent::Out && shared && !write)
+        o.reading = {clock, w.block->unit, op.number, 1u << lane, index, 15, 0};
 }
 
 void look_at_visit(Warp& w, const Op& op, uint32_t lanes, Block& of, bool write)
@@ -759,11 +761,12 @@ void look_at_end(Warp& w, const Op& op)
 {
     if (!launch.races) return;
     if (!w.block->visits.empty() && w.block->done()) look_at_visits(w, op);
-    const Order& o = order_of(w);
-    if (!o.reading || has_waited_for(w, Agent::Out, o.reading)) return;
+    Order& o = order_of(w);
+    const Who who = {w, op, o, w.block->unit, o.count, o.index, false, false};
+    if (!o.reading.clock || reaches(who, unsigned(__builtin_ctz(o.reading.lanes)), o.reading, Reach::All)) return;
     Fault fault(RUNG_RACE);
     fault.space = RUNG_SHARED_SPACE, fault.at = fault.other = where(w, op, WARP);
-    fault.other.instruction = int32_t(o.reader);
+    fault.other.instruction = int32_t(o.reading.instruction);
     snprintf(fault.text, sizeof fault.text, "ends without waiting for the bulk copy");
     snprintf(fault.lacks, sizeof fault.lacks, "which may still read it (cp.async.bulk.wait_group)");
     throw fault;

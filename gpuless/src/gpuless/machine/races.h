@@ -4,6 +4,7 @@
 #pragma once
 #include <stdint.h>
 
+#include <array>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -70,10 +71,11 @@ struct Order  // of a warp
         ticket;                    // `ticket`: of read-modify-writes, which a barrier of the block acquires
     uint32_t count = 1, met = 0;   // counts releases and meetings of its lanes; the last at which all were
     std::vector<uint32_t> met_at;  // [lane][lane]: the last one of both, if some met apart
-    uint32_t copies = 1, out = 1, products = 1;  // groups that are being filled
+    std::array<std::array<uint32_t, 32>, 3> group = {};  // by agent and lane: how many groups have been closed
     uint32_t voted[32];  // by lane: those with which it has chosen the one that executes an atomic for all
-    uint32_t waited[32] = {}, waits_apart = 0;  // by lane: groups of its own copies, beyond what all know; which lanes
-    uint32_t reading = 0, reader = 0;           // the newest group of copies out of shared memory, and its instruction
+    std::array<std::array<uint32_t, 32>, 2> waited = {};  // by agent and lane: groups of its own copies
+    uint32_t waits_apart = 0;                             // lanes that have waited beyond what all know
+    Access reading = {};                                  // the newest copy out of shared memory
     uint16_t index = 0;
     Clock& beyond_of(unsigned lane);
 };
@@ -120,10 +122,8 @@ void publish(Warp& w, uint32_t lanes, uint64_t address, unsigned strong, bool re
 bool publishes(const Warp& w);  // whether there is anything to release or to acquire
 void fence_proxy(Warp& w, uint32_t lanes);
 unsigned index_of(const Warp& w, Agent agent);
-uint32_t& group_of(Order& o, Agent agent);
-void close_group_of(Warp& w, Agent agent);
+void close_group_of(Warp& w, Agent agent, uint32_t lanes);
 void wait_for_group_of(Warp& w, Agent agent, unsigned left, uint32_t lanes);
-bool has_waited_for(const Warp& w, Agent agent, uint32_t group);
 void release_copies_to(Warp& w, Clock& clock, uint32_t lanes);
 void complete_phase(BytesBarrier& b);
 void forget_releases();

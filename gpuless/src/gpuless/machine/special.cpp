@@ -1,6 +1,6 @@
-// The special functions of an H100 that its code relies on most. The unit interpolates: the upper bits of a fraction
-// choose a row of special.def, and the lower ones, x, give c0 + c1 x + c2 square(x), in units of 2^-40, which is cut
-// off. The rows were found from what a GPU gave for every fraction (benchmarks/special_functions.py).
+// The special functions of an H100. The unit interpolates: the upper bits of a fraction choose a row of special.def,
+// and the lower ones, x, give c0 + c1 x + c2 square(x), in units of 2^-40, which is cut off. The rows were found from
+// what a GPU gave for every fraction (benchmarks/special_functions.py).
 #include "machine.h"
 
 #include <math.h>
@@ -8,7 +8,16 @@
 namespace rung_machine {
 namespace {
 
-enum { RECIPROCAL = 0, ROOT_ODD = 128, ROOT_EVEN = 192, POWER = 256, SQUARE_ROOT = 320, LOGARITHM = 448 };
+enum {
+    RECIPROCAL = 0,
+    ROOT_ODD = 128,
+    ROOT_EVEN = 192,
+    POWER = 256,
+    SQUARE_ROOT = 320,
+    LOGARITHM = 448,
+    SINE = 512,
+    TANH = 576
+};
 
 struct Parabola
 {
@@ -31,7 +40,7 @@ int32_t square(uint32_t x)
 int64_t interpolated(unsigned row, uint32_t x)
 {
     const Parabola& p = PARABOLAS[row];
-    return p.constant + int64_t(p.linear) * x + p.square * square(x);
+    return p.constant + int64_t(p.linear) * x + int64_t(p.square) * square(x);
 }
 
 int64_t interpolated_at(unsigned table, uint32_t fraction)
@@ -50,6 +59,15 @@ float cut(int64_t number, double unit)
 }
 
 uint32_t bits_of(int64_t number) { return as_bits(cut(number, 0x1p-40)); }
+
+// The sine of |x| turns and this number of quarters more.
+float turned(float x, uint32_t quarters)
+{
+    const double turns = fabs(double(x));
+    const uint32_t fixed = uint32_t((turns - floor(turns)) * 0x1p25) + (quarters << 23);
+    const uint32_t fraction = (fixed >> 23 & 1 ? ~fixed : fixed) & 0x7fffff;
+    return as_float(bits_of(interpolated_at(SINE, fraction)) ^ (fixed >> 24 & 1) << 31);
+}
 
 }  // namespace
 
@@ -107,6 +125,32 @@ float special_square_root(float x)
     const uint32_t even = exponent % 2 == 0;
     const uint32_t made = bits_of(interpolated_at(SQUARE_ROOT + 64 * even, bits & 0x7fffff));
     return as_float(made + (int32_t(exponent) - 127 - int32_t(even)) / 2 * 0x800000);
+}
+
+// Of x turns, of which the bits below 2^-25 are cut off. In the second and fourth quarter the complement is taken.
+float special_sine(float x)
+{
+    if (!(fabsf(x) < INFINITY)) return NAN;
+    return turned(x, as_bits(x) >> 31 << 1);
+}
+
+float special_cosine(float x)
+{
+    if (!(fabsf(x) < INFINITY)) return NAN;
+    return turned(x, 1);
+}
+
+// The larger the number's exponent, the more of its fraction's bits choose the row.
+float special_tanh(float x)
+{
+    static const uint8_t upper[] = {0, 0, 0, 1, 1, 2, 2, 2, 3, 4, 3}, first[] = {0, 1, 2, 3, 5, 7, 11, 15, 19, 27, 43};
+    const uint32_t bits = as_bits(x), sign = bits & 0x80000000, fraction = bits & 0x7fffff;
+    const int exponent = int(bits >> 23 & 255) - 127;
+    if (x != x) return NAN;
+    if (exponent < -8) return x;
+    if (exponent > 2) return as_float(sign | as_bits(1.0f));
+    const unsigned by = upper[exponent + 8], row = TANH + first[exponent + 8] + (fraction >> (23 - by));
+    return as_float(sign | bits_of(interpolated(row, fraction >> (6 - by) & 0x1ffff)));
 }
 
 }  // namespace rung_machine

@@ -212,38 +212,6 @@ bool is_verified(const Program& program, const Op& read)
 
 }  // namespace
 
-bool is_only_copied(const Program& program, const Op& read)
-{
-    State first = {read.number + 1, {}, {}, {}, 0, 0};
-    assign(first.made, read, rows_of(read), true, false);
-    if (read.direction != Direction::READ || first.made.none()) return false;
-    std::vector<State> open = {first};
-    std::unordered_set<State, Hash> known;
-    while (!open.empty()) {
-        State s = open.back();
-        open.pop_back();
-        while (s.made.any() && known.insert(s).second) {
-            if (s.pc >= program.ops.size() || known.size() > MOST_STATES) return false;
-            const Op& op = program.ops[s.pc++];
-            if (!op.opcode || is(op, "RET") || is(op, "BRX") || is(op, "CALL")) return false;
-            const bool always = op.guard == TRUE && !op.guard_inverted;
-            const bool copies = op.store && (op.space == Space::SHARED || op.space == Space::LOCAL);
-            for (unsigned i = 0; i < op.sources; i++) {
-                const bool factor = op.has("WIDE") && i < 2;
-                const unsigned count = factor ? 1 : op.opcode->width < Width::COUNTED ? rows_of(op) : 8;
-                if (any(s.made, op.s[i], count) && !(copies && i == 1)) return false;
-            }
-            if (is(op, "BRA")) {
-                open.push_back(s);
-                open.back().pc = op.target;
-            } else if (!is(op, "EXIT"))
-                assign(s.made, op, rows_of(op), false, !always);
-            if (always && !op.ins && (is(op, "BRA") || is(op, "EXIT"))) break;
-        }
-    }
-    return true;
-}
-
 void mark_verified_reads(Program& program)
 {
     bool swaps = false;

@@ -529,7 +529,7 @@ void multiply_group(Warp& warp, const Op& op, uint32_t lanes)
     if (shape.sparse) spread(warp, op, shape, op.s[2 + registers], op.s[3 + registers].value);
     note(Event::Product, warp, 1);
     if (op.text.find("gsb0") != std::string::npos) {
-        close_group_of(warp, Agent::Product);
+        close_group_of(warp, Agent::Product, ALL);
         if (warp.recorded) record_group(warp, false, Agent::Product);
     }
     const bool negative = (registers ? op.s[0].negative : has("negA")) != has("negB");

@@ -182,6 +182,14 @@ def run(command: Sequence[str | Path], how: Execution, *, keep: bool = False, se
     return Ended(128 - code if code < 0 else code, records, output or "", errors or "")
 
 
+@contextmanager
+def counted(command: Sequence[str | Path], how: Execution, *, keep: bool) -> Iterator[tuple[Ended, Path]]:
+    """Runs a command and counts its launches, or simulates them: how it ended, and the file of what was written."""
+    with tempfile.TemporaryDirectory(prefix="gpuless-count-") as folder:
+        counts = Path(folder) / "counts"
+        yield run(command, replace(how, races="no", quiet=True, counts=counts), keep=keep), counts
+
+
 def orders(how: Execution) -> list[Execution]:
     """Eight orders: as issued, the latest first, and six at random."""
     plain = [replace(how, order="forward", quiet=True), replace(how, order="reverse", quiet=True)]

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from rung.arrays import dtype_of
 from rung.dtypes import dtype as named_dtype
 from rung.errors import RungError, first_line
 from rung.models.cache import Cache
@@ -69,8 +70,8 @@ class RungPlan(LadderPlan):
         return self._part(name, shape, dtype)
 
     def _bind(self, rung: Rung, given: Tensors, values: Values) -> Prepared:
-        def empty(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-            return self._part(f"{rung.full_name} {name} {dtype}", shape, dtype)
+        def empty(name: str, shape: tuple[int, ...], kind: str) -> torch.Tensor:
+            return self._part(f"{rung.full_name} {name} {kind}", shape, dtype_of(kind, torch))
 
         real = self._format(rung)
         tuning = tunings.best(rung, values, real.name) if self.on == "cuda" else None

@@ -15,14 +15,15 @@ from dataclasses import dataclass, field
 
 import torch
 
+from rung.arrays import Array, dtype_of
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as named_dtype
 from rung.models.family import Config
 from rung.models.ladder_plan import LadderPlan
 from rung.models.transformer import Transformer
 from rung.models.weights import Linear, Norm, converted
-from rung.operation import Tensors, Values
-from rung.rungs.base import Device, Empty, Prepared, Rung
+from rung.operation import Empty, Tensors, Values
+from rung.rungs.base import Device, Prepared, Rung
 from rung.rungs.compile_ahead import Compilers, finish
 from rung_reproduce.climbs.model import Climber, Step, Variant
 
@@ -182,10 +183,10 @@ class CoursePlan(LadderPlan):
         return super()._format(rung) if self._real.name in rung.dtypes else named_dtype("f32")
 
     def _bind(self, rung: Rung, given: Tensors, values: Values) -> Prepared:
-        def empty(name: str, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:
+        def empty(name: str, shape: tuple[int, ...], kind: str) -> Array:
             label = f"{rung.full_name} {name} {shape}"
             if label not in self._scratch:
-                self._scratch[label] = torch.empty(shape, dtype=kind, device=self.device)
+                self._scratch[label] = torch.empty(shape, dtype=dtype_of(kind, torch), device=self.device)
             return self._scratch[label]
 
         tuning: dict[str, int] | None = self.tunings.get(rung.full_name)

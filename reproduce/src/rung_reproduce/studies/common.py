@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 
 from gpuless.base.expressions import Number
+from rung import arrays
 from rung.dtypes import Dtype
 from rung.dtypes import dtype as dtype_named
 from rung.errors import RungError, first_line
@@ -149,7 +150,7 @@ class Gpu:
 
 def _operands(rung: Rung, values: Values, real: Dtype) -> Tensors:
     """One call's operands on the GPU."""
-    make = lambda _, shape, kind: torch.empty(shape, dtype=kind, device="cuda")  # noqa: E731
+    make = lambda _, shape, kind: arrays.empty(shape, kind, "cuda")  # noqa: E731
     return rung.operation.inputs(values, real, 1, empty=make, names=rung.operand_names, device="cuda")
 
 

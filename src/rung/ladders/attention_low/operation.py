@@ -5,24 +5,36 @@ The reference computes with the numbers that the codes stand for; quantising the
 
 from __future__ import annotations
 
+from rung.arrays import (
+    Array,
+    Generator,
+    arange,
+    bits_of,
+    hide,
+    kind_of,
+    normal,
+    softmax,
+    to_kind,
+    transpose,
+    uniform,
+)
 from rung.inputs import Change, rows_alike
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
-TOP = 448.0  # the largest e4m3
+TOP, E4M3 = 448.0, "float8_e4m3fn"  # the largest number of this format
 
 
-def numbers(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def numbers(codes: Array, scale: Array) -> Array:
     """(B, NH, T, HS) codes times (B, NH) scales."""
-    return codes.to(torch.uint8).view(torch.float8_e4m3fn).to(scale.dtype) * scale[:, :, None, None]
+    return to_kind(bits_of(to_kind(codes, "uint8"), E4M3), kind_of(scale)) * scale[:, :, None, None]
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     q, k, values = (numbers(t[f"{n}_f8"], t[f"{n}_scale"]) for n in "qkv")
-    T = q.shape[2]
-    later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
-    p = (q @ k.transpose(2, 3) * v["scale"]).masked_fill_(later, -torch.inf).softmax(3)
-    return {"out": (p @ values).transpose(1, 2).flatten(2)}
+    position = arange(q.shape[2], q)
+    p = softmax(hide(q @ transpose(k) * v["scale"], position > position[:, None]))
+    return {"out": (p @ values).swapaxes(1, 2).reshape(len(q), len(position), -1)}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -34,10 +46,10 @@ def cost(v: Values, size: int) -> Cost:
 def codes(name: str) -> Operand:
     """Rows whose largest number is the format's; its products keep 13 bits on a Hopper GPU's tensor cores."""
 
-    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
+    def make(v: Values, generator: Generator) -> Array:
         shape = tuple(int(v[d]) for d in ("B", "NH", "T", "HS"))
-        x = torch.randn(shape, generator=generator)
-        return (x / x.abs().amax() * TOP).to(torch.float8_e4m3fn).view(torch.uint8)
+        x = normal(generator, *shape)
+        return bits_of(to_kind(x / abs(x).max() * TOP, E4M3), "uint8")
 
     return Operand(f"{name}_f8", ("B", "NH", "T", "HS"), dtype="u8", make=make, sum_bits=13)
 
@@ -45,8 +57,8 @@ def codes(name: str) -> Operand:
 def scales(name: str) -> Operand:
     """Such that a code's number is about as large as a normal one."""
 
-    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
-        return (0.5 + torch.rand(int(v["B"]), int(v["NH"]), generator=generator)) / 128
+    def make(v: Values, generator: Generator) -> Array:
+        return (0.5 + uniform(generator, int(v["B"]), int(v["NH"]))) / 128
 
     return Operand(f"{name}_scale", ("B", "NH"), dtype="f32", make=make)
 
@@ -69,7 +81,7 @@ def sdpa_decoded(
 
 def all_of(number: float) -> Change:
     """Codes of this number."""
-    return lambda codes, _: torch.full_like(codes, number, dtype=torch.float8_e4m3fn).view(torch.uint8)
+    return lambda codes, _: bits_of(to_kind(codes * 0.0 + number, E4M3), "uint8")
 
 
 OPERATION = Operation(

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rung.arrays import Array, arange, hide, namespace, softmax, transpose
 from rung.inputs import BELOW, rows_alike, scores_alike
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.precision import float32_products
 
 
-def heads(x: torch.Tensor, part: int, NH: int) -> torch.Tensor:
-    """Queries (0), keys (1) or values (2) of qkv (B, T, 3 C), as (B, NH, T, HS)."""
+def heads(x: Array, part: int, NH: int, of: int = 3) -> Array:
+    """Queries (0), keys (1) or values (2) of qkv (B, T, 3 C), or the one part of (B, T, C), as (B, NH, T, HS)."""
     B, T, width = x.shape
-    return x.view(B, T, 3, NH, width // 3 // NH)[:, :, part].transpose(1, 2)
+    return x.reshape(B, T, -1, NH, width // of // NH)[:, :, part].swapaxes(1, 2)
 
 
-def packed(*parts: torch.Tensor) -> torch.Tensor:
+def packed(*parts: Array) -> Array:
     """Several (B, NH, T, HS), side by side as (B, T, parts * C)."""
-    return torch.stack(parts, 2).permute(0, 3, 2, 1, 4).flatten(2)
+    xp, (B, _, T, _) = namespace(parts[0]), parts[0].shape
+    return xp.stack([part.swapaxes(1, 2) for part in parts], axis=2).reshape(B, T, -1)
 
 
-def by_formula(t: Tensors, NH: int, scale: float) -> dict[str, torch.Tensor]:
+def by_formula(t: Tensors, NH: int, scale: float) -> dict[str, Array]:
     """Three products forward and five backward, with P and its gradient in memory."""
     q, k, v = (heads(t["qkv"], i, NH) for i in range(3))
-    T = q.shape[2]
-    later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
-    p = (q @ k.transpose(2, 3) * scale).masked_fill_(later, -torch.inf).softmax(3)
-    do = heads(t["dout"].repeat(1, 1, 3), 0, NH)
-    dp = do @ v.transpose(2, 3)
-    ds = p * (dp - (p * dp).sum(3, keepdim=True)) * scale
-    return {"out": packed(p @ v), "dqkv": packed(ds @ k, ds.transpose(2, 3) @ q, p.transpose(2, 3) @ do)}
+    position = arange(q.shape[2], q)
+    p = softmax(hide(q @ transpose(k) * scale, position > position[:, None]))
+    do = heads(t["dout"], 0, NH, 1)
+    dp = do @ transpose(v)
+    ds = p * (dp - (p * dp).sum(3)[..., None]) * scale
+    return {"out": packed(p @ v), "dqkv": packed(ds @ k, transpose(ds) @ q, transpose(p) @ do)}
 
 
 def reference(t: Tensors, v: Values) -> Tensors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuless.base.expressions import Number
-from rung.arrays import Array, arange, hide, softmax, transpose
+from rung.arrays import Array, arange, copy_of, hide, namespace, softmax, transpose
 from rung.inputs import (
     BELOW,
     all_alike,
@@ -78,12 +78,12 @@ def sdpa(
         return merged(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
 
 
-def queries_of_either_sign(qkv: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+def queries_of_either_sign(qkv: Array, v: Mapping[str, Number]) -> Array:
     """With `keys_far_apart`, scores of hundreds in one sequence, of thousands in the next, of one sign for a query."""
-    turn = torch.arange(qkv.shape[1], device=qkv.device)[:, None] + torch.arange(int(v["NH"]), device=qkv.device)
-    heads = qkv.view(*qkv.shape[:2], 3, int(v["NH"]), -1).clone()
-    heads[:, :, 0, :, -1] = torch.where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
-    return heads.view_as(qkv)
+    turn = arange(qkv.shape[1], qkv)[:, None] + arange(int(v["NH"]), qkv)
+    heads = copy_of(qkv.reshape(*qkv.shape[:2], 3, int(v["NH"]), -1))
+    heads[:, :, 0, :, -1] = namespace(qkv).where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
+    return heads.reshape(qkv.shape)
 
 
 OPERATION = Operation(

@@ -6,41 +6,54 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from rung.arrays import (
+    Array,
+    Generator,
+    arange,
+    copy_of,
+    first_largest,
+    integers,
+    namespace,
+    normal,
+    seed_of,
+    seeded,
+    to_kind,
+    uniform,
+)
 from rung.inputs import Change, near_the_end, rows_twice, times
 from rung.ladders.decode import twin
-from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 from rung.quantised import CACHES, widened, with_new
 
-Make = Callable[[Values, "torch.Generator"], "torch.Tensor"]
+Make = Callable[[Values, Generator], Array]
 
 MATRICES = {"qkv": ("3 * C", "C"), "proj": ("C", "C"), "fc": ("F", "C"), "fc2": ("C", "F")}
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     if "k_cache" in t:
-        return _results(twin.step(t, v, t["k_cache"].clone(), t["v_cache"].clone()))
+        return _results(twin.step(t, v, *(copy_of(t[name]) for name in CACHES)))
     if "k_cache_q" in t:
         found = _results(twin.step(t, v, *widened(t)))
         return found | with_new(found, t, _new(t, v))
-    return {"logits": torch.stack([twin.recomputed(t, v, b) for b in range(int(v["B"]))])}
+    return {"logits": namespace(t["wte"]).stack([twin.recomputed(t, v, b) for b in range(int(v["B"]))])}
 
 
 def _results(sent: Tensors) -> Tensors:
     return {name: sent[name] for name in ("logits", *CACHES)}
 
 
-def _new(t: Tensors, v: Values) -> torch.Tensor:
+def _new(t: Tensors, v: Values) -> Array:
     """The positions at which a step writes scales of keys and values: (1, B, 1, MAXT)."""
     caches, at, inside = twin.places(t, v)
-    marked = torch.zeros(int(v["B"]), int(v["MAXT"]), dtype=torch.int32, device=at.device)
-    return marked.index_put((caches, at), inside.int(), accumulate=True).bool()[None, :, None]
+    marked = arange(int(v["B"] * v["MAXT"]), at).reshape(int(v["B"]), -1) < 0
+    marked[caches[inside], at[inside]] = True
+    return marked[None, :, None]
 
 
-def most_likely(t: Tensors, v: Values) -> torch.Tensor:
+def most_likely(t: Tensors, v: Values) -> Array:
     """The first of the largest logits."""
-    logits = t["logits"]
-    return (logits == logits.amax(1, keepdim=True)).int().argmax(1)
+    return first_largest(t["logits"])
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -60,12 +73,11 @@ def cost(v: Values, size: int) -> Cost:
 DRAWN = (*sorted(["wte", *MATRICES]), *CACHES)
 
 
-def _draw(v: Values, generator: torch.Generator, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _draw(v: Values, generator: Generator, name: str) -> tuple[Array, Array]:
     shape, inputs = _matrix_shape(v, name)
-    own = torch.Generator(device=generator.device)
-    own.manual_seed(generator.initial_seed() // 1009 * 31 + DRAWN.index(name))
-    whole = torch.randint(-127, 128, shape, generator=own, dtype=torch.int8)
-    exponent = torch.randint(0, 2, shape[:-1], generator=own)
+    own = seeded(seed_of(generator) // 1009 * 31 + DRAWN.index(name), generator)
+    whole = integers(own, -127, 128, *shape, kind="int8")
+    exponent = to_kind(integers(own, 0, 2, *shape[:-1]), "float32")
     # Uniform numbers up to 127 have a standard deviation of 73; after scaling, rows have about 1 / sqrt(inputs).
     unit = 2.0 ** -round(math.log2(73.0 * inputs**0.5))
     return whole, unit * 2.0**-exponent
@@ -80,9 +92,9 @@ def _matrix_shape(v: Values, name: str) -> tuple[tuple[int, ...], int]:
 
 
 def _matrix(name: str) -> Make:
-    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
+    def make(v: Values, generator: Generator) -> Array:
         whole, scale = _draw(v, generator, name)
-        return whole.float().mul_(scale.unsqueeze(-1))
+        return to_kind(whole, "float32") * scale[..., None]
 
     return make
 
@@ -92,18 +104,18 @@ def _whole(name: str) -> Make:
 
 
 def _scales(name: str) -> Make:
-    return lambda v, generator: _draw(v, generator, name)[1].float()
+    return lambda v, generator: _draw(v, generator, name)[1]
 
 
-def _positions(v: Values, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(int(v["MAXT"]), int(v["C"]), generator=generator) * 0.5
+def _positions(v: Values, generator: Generator) -> Array:
+    return normal(generator, int(v["MAXT"]), int(v["C"])) * 0.5
 
 
 def _vector(per_layer: bool, width: str, around: float) -> Make:
-    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
+    def make(v: Values, generator: Generator) -> Array:
         size = int(v["C"]) * (3 if width == "3 * C" else 1) if width != "F" else int(v["F"])
         shape = (int(v["L"]), size) if per_layer else (size,)
-        return torch.randn(shape, generator=generator) * 0.1 + around
+        return normal(generator, *shape) * 0.1 + around
 
     return make
 
@@ -124,16 +136,15 @@ def _layer_operands() -> list[Operand]:
     return operands
 
 
-def _texts(v: Values, generator: torch.Generator) -> torch.Tensor:
+def _texts(v: Values, generator: Generator) -> Array:
     """Each row starts a text or continues that of the row before."""
-    rows = torch.arange(int(v["B"]))
-    begins = torch.rand(len(rows), generator=generator) < 0.4
-    begins[0] = True
-    return torch.where(begins, rows, 0).cummax(0).values
+    begins = uniform(generator, int(v["B"])) < 0.4
+    rows = arange(len(begins), begins)
+    return namespace(rows).amax(rows * (begins & (rows <= rows[:, None])), axis=1)  # the last beginning up to each
 
 
-def _caches(v: Values, generator: torch.Generator) -> torch.Tensor:
-    return torch.randperm(int(v["B"]), generator=generator)
+def _caches(v: Values, generator: Generator) -> Array:
+    return uniform(generator, int(v["B"])).argsort()
 
 
 def _eight_bits() -> list[Operand]:
@@ -166,7 +177,7 @@ def _caches_in_eight_bits() -> list[Operand]:
     return operands
 
 
-def _new_numbers(t: Tensors, v: Values) -> torch.Tensor:
+def _new_numbers(t: Tensors, v: Values) -> Array:
     return _new(t, v)[..., None]
 
 

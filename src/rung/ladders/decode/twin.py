@@ -1,4 +1,4 @@
-"""The step in torch, a function for each phase of phases.cuh: what a phase receives, and what it sends.
+"""The step in numpy or torch, a function for each phase of phases.cuh: what a phase receives, and what it sends.
 
 All take the operands `t` and sizes `v` of the operation, and vectors as rows. The operation's reference consists of
 them; tests also compare what kernels leave between phases with them.
@@ -8,69 +8,70 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rung.arrays import Array, arange, erf, gelu, hide, namespace, normalised, softmax
 from rung.lazy import F, torch
 from rung.operation import Tensors, Values
 
-ACTIVATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
-    lambda x: F.gelu(x, approximate="tanh"),
-    lambda x: F.gelu(x),
-    lambda x: F.relu(x),
+ACTIVATIONS: tuple[Callable[[Array], Array], ...] = (
+    gelu,
+    lambda x: 0.5 * x * (1.0 + erf(x * 0.5**0.5)),
+    lambda x: x.clip(0),
 )
 
 
-def qkv(t: Tensors, v: Values, layer: int, x: torch.Tensor) -> torch.Tensor:
+def qkv(t: Tensors, v: Values, layer: int, x: Array) -> Array:
     """QKV: norm, rows of three matrices, bias. Sends queries, keys and values of all heads: (B, 3 * C)."""
     return _linear(_norm(x, t, "ln1", layer, v), t, "qkv", layer)
 
 
-def attention(v: Values, layer: int, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def attention(v: Values, layer: int, q: Array, keys: Array, values: Array) -> Array:
     """ATTENTION: a query (NH, HS), and keys and values (NH, T, HS) up to its own. Sends the heads' outputs: (C,)."""
-    p = ((keys @ q[..., None])[..., 0] * _scale(v, layer)).softmax(-1)
-    return (p[:, None] @ values).flatten()
+    p = softmax((keys @ q[..., None])[..., 0] * _scale(v, layer))
+    return (p[:, None] @ values).reshape(-1)
 
 
-def projection(t: Tensors, layer: int, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def projection(t: Tensors, layer: int, y: Array, x: Array) -> Array:
     """PROJ: rows times the heads' outputs, bias, residual. Sends the stream: (B, C)."""
     return x + _linear(y, t, "proj", layer)
 
 
-def fc(t: Tensors, v: Values, layer: int, x: torch.Tensor) -> torch.Tensor:
+def fc(t: Tensors, v: Values, layer: int, x: Array) -> Array:
     """FC: norm, rows, bias, activation. Sends the hidden units: (B, F)."""
     return ACTIVATIONS[int(v["act"])](_linear(_norm(x, t, "ln2", layer, v), t, "fc", layer))
 
 
-def fc2(t: Tensors, layer: int, h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def fc2(t: Tensors, layer: int, h: Array, x: Array) -> Array:
     """FC2: rows times the hidden units, bias, residual. Sends the stream: (B, C)."""
     return x + _linear(h, t, "fc2", layer)
 
 
-def head(t: Tensors, v: Values, x: torch.Tensor) -> torch.Tensor:
+def head(t: Tensors, v: Values, x: Array) -> Array:
     """HEAD: norm, the rows of the vocabulary: (B, V). Their largest is the next token."""
-    return F.layer_norm(x, x.shape[-1:], t["lnf_w"], t["lnf_b"], float(v["eps"])) @ t["head_w"].T
+    return (normalised(x, v["eps"]) * t["lnf_w"] + t["lnf_b"]) @ t["head_w"].T
 
 
-def _linear(x: torch.Tensor, t: Tensors, name: str, layer: int) -> torch.Tensor:
+def _linear(x: Array, t: Tensors, name: str, layer: int) -> Array:
     return x @ t[f"{name}_w"][layer].T + t[f"{name}_b"][layer]
 
 
-def _norm(x: torch.Tensor, t: Tensors, name: str, layer: int, v: Values) -> torch.Tensor:
-    return F.layer_norm(x, x.shape[-1:], t[f"{name}_w"][layer], t[f"{name}_b"][layer], float(v["eps"]))
+def _norm(x: Array, t: Tensors, name: str, layer: int, v: Values) -> Array:
+    return normalised(x, v["eps"]) * t[f"{name}_w"][layer] + t[f"{name}_b"][layer]
 
 
 def _scale(v: Values, layer: int) -> float:
     return float(v["scale"]) / (layer + 1 if v["by_layer"] else 1)
 
 
-def places(t: Tensors, v: Values) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def places(t: Tensors, v: Values) -> tuple[Array, Array, Array]:
     """Each row's place in the caches (text and position), and whether the position is inside."""
-    rows = torch.arange(int(v["B"]), device=t["tokens"].device)
-    firsts = t["texts"].long() if "texts" in t else rows
-    caches = t["caches"].long()[firsts] if "caches" in t else firsts
-    at = t["lengths"].long()[firsts] + rows - firsts
-    return caches, at.clamp(max=int(v["MAXT"]) - 1), at < int(v["MAXT"])
+    rows = arange(int(v["B"]), t["tokens"])
+    firsts = t.get("texts", rows)
+    caches = t["caches"][firsts] if "caches" in t else firsts
+    at = t["lengths"][firsts] + rows - firsts
+    return caches, at.clip(None, int(v["MAXT"]) - 1), at < int(v["MAXT"])
 
 
-def step(t: Tensors, v: Values, k_cache: torch.Tensor, v_cache: torch.Tensor) -> Tensors:
+def step(t: Tensors, v: Values, k_cache: Array, v_cache: Array) -> Tensors:
     """The logits, the caches with the new keys and values, and what each phase of the last layer sends; `x` is the
     stream that it receives."""
     caches, at, inside = places(t, v)
@@ -81,9 +82,10 @@ def step(t: Tensors, v: Values, k_cache: torch.Tensor, v_cache: torch.Tensor) ->
     for layer in range(int(v["L"])):
         x = sent["after_mlp"]
         new = qkv(t, v, layer, x)
-        q, k, value = new.view(rows, 3, NH, HS).unbind(1)
+        q, k, value = (new.reshape(rows, 3, NH, HS)[:, part] for part in range(3))
         k_cache[layer][kept], v_cache[layer][kept] = k[inside], value[inside]
-        y = torch.stack([attention(v, layer, q[b], k_cache[layer][s], v_cache[layer][s]) for b, s in enumerate(seen)])
+        heads = [attention(v, layer, q[b], k_cache[layer][s], v_cache[layer][s]) for b, s in enumerate(seen)]
+        y = namespace(x).stack(heads)
         after = projection(t, layer, y, x)
         hidden = fc(t, v, layer, after)
         sent = {"x": x, "qkv": new, "attention": y, "after_attention": after, "hidden": hidden}
@@ -91,15 +93,17 @@ def step(t: Tensors, v: Values, k_cache: torch.Tensor, v_cache: torch.Tensor) ->
     return sent | {"logits": head(t, v, sent["after_mlp"]), "k_cache": k_cache, "v_cache": v_cache}
 
 
-def recomputed(t: Tensors, v: Values, b: int) -> torch.Tensor:
+def recomputed(t: Tensors, v: Values, b: int) -> Array:
     """The logits of sequence b from all its tokens, without caches: (V,)."""
     NH, HS, past = int(v["NH"]), int(v["HS"]), int(t["lengths"][b])
-    tokens = torch.cat([t["history"][b, :past], t["tokens"][b : b + 1]])
+    tokens = namespace(t["wte"]).concatenate([t["history"][b, :past], t["tokens"][b : b + 1]])
+    position = arange(past + 1, tokens)
     x = t["wte"][tokens] + t["wpe"][: past + 1]  # (T, C)
     for layer in range(int(v["L"])):
-        q, k, value = qkv(t, v, layer, x).view(-1, 3, NH, HS).permute(1, 2, 0, 3).unbind(0)
-        y = F.scaled_dot_product_attention(q, k, value, is_causal=True, scale=_scale(v, layer))
-        x = projection(t, layer, y.transpose(0, 1).reshape(x.shape), x)
+        packed = qkv(t, v, layer, x).reshape(-1, 3, NH, HS)
+        q, k, value = (packed[:, part].swapaxes(0, 1) for part in range(3))  # (NH, T, HS)
+        scores = hide(q @ k.swapaxes(1, 2) * _scale(v, layer), position > position[:, None])
+        x = projection(t, layer, (softmax(scores) @ value).swapaxes(0, 1).reshape(x.shape), x)
         x = fc2(t, layer, fc(t, v, layer, x), x)
     return head(t, v, x[-1])
 
@@ -152,6 +156,7 @@ def torch_decode(
         )
         x = x + F.linear(y.reshape(B, C), proj_w[layer], proj_b[layer])
         h = F.linear(F.layer_norm(x, (C,), ln2_w[layer], ln2_b[layer], eps), fc_w[layer], fc_b[layer])
-        x = x + F.linear(ACTIVATIONS[act](h), fc2_w[layer], fc2_b[layer])
+        h = F.relu(h) if act == 2 else F.gelu(h, approximate="none" if act else "tanh")
+        x = x + F.linear(h, fc2_w[layer], fc2_b[layer])
     logits = F.linear(F.layer_norm(x, (C,), lnf_w, lnf_b, eps), head_w).float()
     return {"logits": logits, "next": logits.argmax(1).int(), "k_cache": k_cache, "v_cache": v_cache}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuless.base.expressions import Number
+from rung.arrays import Array, arange, copy_of, from_numbers, hide, namespace, repeated, softmax, transpose
 from rung.inputs import BELOW, FAR, all_alike, levels, one_feature, rows_alike, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -13,44 +14,43 @@ from rung.precision import float32_products
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
 
 
-def heads_of(queries: torch.Tensor, v: Values) -> torch.Tensor:
+def heads_of(queries: Array, v: Values) -> Array:
     """The view (B, NH, T, HS) of queries (B, T, NH * HS)."""
     B, T = queries.shape[:2]
-    return queries.view(B, T, int(v["NH"]), int(v["HS"])).transpose(1, 2)
+    return queries.reshape(B, T, int(v["NH"]), int(v["HS"])).swapaxes(1, 2)
 
 
-def merged(o: torch.Tensor) -> torch.Tensor:
+def merged(o: Array) -> Array:
     """(B, NH, T, HS) -> (B, T, NH * HS)"""
-    return o.transpose(1, 2).flatten(2)
+    return o.swapaxes(1, 2).reshape(o.shape[0], o.shape[2], -1)
 
 
-def newest(cache: torch.Tensor, v: Values) -> torch.Tensor:
+def newest(cache: Array, v: Values) -> Array:
     """The view (B, NKV, T, HS) of the first T tokens of a cache (B, NKV, S, HS)."""
     return cache[:, :, : int(v["T"])]
 
 
-def repeated(kept: torch.Tensor, NH: int) -> torch.Tensor:
+def shared(kept: Array, NH: int) -> Array:
     """(B, NKV, T, HS) -> (B, NH, T, HS): neighbouring query heads share a head."""
-    return kept.repeat_interleave(NH // kept.shape[1], 1)
+    return repeated(kept, NH // kept.shape[1], 1)
 
 
-def seen(T: int, window: int, start: int, end: int, device: torch.device) -> torch.Tensor:
+def seen(T: int, window: int, start: int, end: int, like: Array) -> Array:
     """The mask of the keys of queries start ... end - 1: (end - start, T)."""
-    query = torch.arange(start, end, device=device)[:, None]
-    key = torch.arange(T, device=device)
+    key = arange(T, like)
+    query = key[start:end, None]
     return (key <= query) & (key > query - window)
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     q, T, window = t["q"], int(v["T"]), int(v["window"])
-    k, values = (repeated(t[name], q.shape[1]) for name in ("k", "v"))
+    k, values = (shared(t[name], q.shape[1]) for name in ("k", "v"))
     o = []
     for start in range(0, T, QUERIES_AT_ONCE):
         end = min(T, start + QUERIES_AT_ONCE)
-        scores = q[:, :, start:end] @ k.transpose(2, 3) * v["scale"]
-        scores.masked_fill_(~seen(T, window, start, end, q.device), -torch.inf)
-        o.append(scores.softmax(3) @ values)
-    return {"out": merged(torch.cat(o, 2))}
+        scores = q[:, :, start:end] @ transpose(k) * v["scale"]
+        o.append(softmax(hide(scores, ~seen(T, window, start, end, q))) @ values)
+    return {"out": merged(namespace(q).concatenate(o, axis=2))}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -62,55 +62,55 @@ def cost(v: Values, size: int) -> Cost:
 
 def torch_masked(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int, dtype: str
-) -> torch.Tensor:
+) -> Array:
     NH, T = q.shape[1:3]
     with float32_products(dtype):
-        scores = q @ repeated(k, NH).transpose(2, 3) * scale
-        scores.masked_fill_(~seen(T, window, 0, T, q.device), -torch.inf)
-        return merged(scores.softmax(3) @ repeated(v, NH))
+        scores = q @ shared(k, NH).transpose(2, 3) * scale
+        scores.masked_fill_(~seen(T, window, 0, T, q), -torch.inf)
+        return merged(scores.softmax(3) @ shared(v, NH))
 
 
-def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> torch.Tensor:
+def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> Array:
     T, causal = q.shape[2], window >= q.shape[2]
-    mask = None if causal else seen(T, window, 0, T, q.device)
+    mask = None if causal else seen(T, window, 0, T, q)
     return merged(
         F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=True)
     )
 
 
-def climbing(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+def climbing(k: Array, v: Mapping[str, Number]) -> Array:
     """Keys that grow towards the end, so that the running maximum changes in every tile."""
-    return k * torch.linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
+    return k * namespace(k).linspace(0.1, 6.0, k.shape[2], device=k.device)[:, None]
 
 
-def last_far_above(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+def last_far_above(k: Array, v: Mapping[str, Number]) -> Array:
     """Keys with scores far below zero, except one far above: a head's last, and the next head's first."""
-    side = torch.full_like(k, -1.7)
+    side = namespace(k).full_like(k, -1.7)
     side[:, 0::2, int(v["T"]) - 1] = 1.7
     side[:, 1::2, 0] = 1.7
     return side + 0.1 * k
 
 
-def queries_of_either_sign(q: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+def queries_of_either_sign(q: Array, v: Mapping[str, Number]) -> Array:
     """With `keys_far_apart`, scores of hundreds in one head, of thousands in the next, of one sign for a query."""
     NH = int(v["NH"])
-    turn = torch.arange(q.shape[1], device=q.device)[:, None] + torch.arange(NH, device=q.device)
-    changed = q.view(*q.shape[:2], NH, -1).clone()
-    changed[..., -1] = torch.where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
-    return changed.view_as(q)
+    turn = arange(q.shape[1], q)[:, None] + arange(NH, q)
+    changed = copy_of(q.reshape(*q.shape[:2], NH, -1))
+    changed[..., -1] = namespace(q).where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
+    return changed.reshape(q.shape)
 
 
-def keys_far_apart(k: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
-    apart = torch.zeros_like(k)
-    size = torch.tensor(FAR, device=k.device).repeat(k.shape[1])[: k.shape[1]] / 2.0
-    apart[..., -1] = size[:, None] * levels(k.shape[2], k.device)
+def keys_far_apart(k: Array, v: Mapping[str, Number]) -> Array:
+    apart = namespace(k).zeros_like(k)
+    size = from_numbers(FAR, k)[arange(k.shape[1], k) % len(FAR)] / 2.0
+    apart[..., -1] = size[:, None] * levels(k.shape[2], k)
     return apart
 
 
-def left_behind(kept: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+def left_behind(kept: Array, v: Mapping[str, Number]) -> Array:
     """Large values after the text's tokens, as in a cache that was used before."""
-    behind = torch.arange(kept.shape[2], device=kept.device)[:, None] >= v["T"]
-    return torch.where(behind, 3e4 * kept.sign(), kept)
+    xp, behind = namespace(kept), arange(kept.shape[2], kept)[:, None] >= v["T"]
+    return xp.where(behind, 3e4 * xp.sign(kept), kept)
 
 
 NOT_TF32 = ("f32", "f16", "bf16")

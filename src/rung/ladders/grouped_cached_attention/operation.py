@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuless.base.expressions import Number
+from rung.arrays import Array, arange, copy_of, hide, namespace, repeated, softmax, transpose
 from rung.inputs import (
     BELOW,
     all_alike,
@@ -23,36 +24,35 @@ from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, 
 from rung.precision import float32_products
 
 
-def heads_of(queries: torch.Tensor, v: Values) -> torch.Tensor:
+def heads_of(queries: Array, v: Values) -> Array:
     """The view (B, NH, T, HS) of queries (B, T, NH * HS)."""
     B, T = queries.shape[:2]
-    return queries.view(B, T, int(v["NH"]), int(v["HS"])).transpose(1, 2)
+    return queries.reshape(B, T, int(v["NH"]), int(v["HS"])).swapaxes(1, 2)
 
 
-def merged(o: torch.Tensor) -> torch.Tensor:
+def merged(o: Array) -> Array:
     """(B, NH, T, HS) -> (B, T, NH * HS)"""
-    return o.transpose(1, 2).flatten(2)
+    return o.swapaxes(1, 2).reshape(o.shape[0], o.shape[2], -1)
 
 
-def repeated(kept: torch.Tensor, NH: int) -> torch.Tensor:
+def shared(kept: Array, NH: int) -> Array:
     """(B, NKV, S, HS) -> (B, NH, S, HS): neighbouring query heads share a head."""
-    return kept.repeat_interleave(NH // kept.shape[1], 1)
+    return repeated(kept, NH // kept.shape[1], 1)
 
 
-def seen(past: torch.Tensor, T: int, S: int, window: int) -> torch.Tensor:
+def seen(past: Array, T: int, S: int, window: int) -> Array:
     """The mask of each query's keys: (B, 1, T, S)."""
-    query = past.long()[:, None, None, None] + torch.arange(T, device=past.device)[:, None]
-    key = torch.arange(S, device=past.device)
+    query = past[:, None, None, None] + arange(T, past)[:, None]
+    key = arange(S, past)
     return (key <= query) & (key > query - window)
 
 
 def attended(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int
-) -> torch.Tensor:
+    q: Array, k: Array, v: Array, past: Array, scale: float, window: int
+) -> Array:
     NH, T, S = q.shape[1], q.shape[2], k.shape[2]
-    scores = q @ repeated(k, NH).transpose(2, 3) * scale
-    scores.masked_fill_(~seen(past, T, S, window), -torch.inf)
-    return merged(scores.softmax(3) @ repeated(v, NH))
+    scores = hide(q @ transpose(shared(k, NH)) * scale, ~seen(past, T, S, window))
+    return merged(softmax(scores) @ shared(v, NH))
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
@@ -71,25 +71,25 @@ def cost(v: Values, size: int) -> Cost:
 
 def torch_masked(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int, dtype: str
-) -> torch.Tensor:
+) -> Array:
     with float32_products(dtype):
         return attended(q, k, v, past, scale, window)
 
 
 def sdpa(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: torch.Tensor, scale: float, window: int
-) -> torch.Tensor:
+) -> Array:
     mask = seen(past, q.shape[2], k.shape[2], window)
     return merged(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True))
 
 
-def queries_of_either_sign(q: torch.Tensor, v: Mapping[str, Number]) -> torch.Tensor:
+def queries_of_either_sign(q: Array, v: Mapping[str, Number]) -> Array:
     """With `keys_far_apart`, scores of hundreds in one sequence, of thousands in the next, of one sign for a query."""
     NH = int(v["NH"])
-    turn = torch.arange(q.shape[1], device=q.device)[:, None] + torch.arange(NH, device=q.device)
-    changed = q.view(*q.shape[:2], NH, -1).clone()
-    changed[..., -1] = torch.where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
-    return changed.view_as(q)
+    turn = arange(q.shape[1], q)[:, None] + arange(NH, q)
+    changed = copy_of(q.reshape(*q.shape[:2], NH, -1))
+    changed[..., -1] = namespace(q).where(turn % 2 == 0, 1, -1) / float(v["scale"]) * 2.0
+    return changed.reshape(q.shape)
 
 
 OPERATION = Operation(

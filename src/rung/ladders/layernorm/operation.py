@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rung.arrays import variance
+from rung.arrays import Array, Generator, arange, namespace, normal, variance
 from rung.inputs import ROW_SCALES, around, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -20,12 +20,12 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=7 * elements, bytes=(2 * elements + 2 * v["C"]) * size)
 
 
-def off_centre(v: Values, generator: torch.Generator) -> torch.Tensor:
+def off_centre(v: Values, generator: Generator) -> Array:
     """Rows whose mean is not zero, with outliers in a few columns, as in GPT-2's residual stream."""
     B, T, C = int(v["B"]), int(v["T"]), int(v["C"])
-    x = torch.randn(B, T, C, generator=generator)
-    column_scale = torch.where(torch.arange(C) % 53 == 1, 12.0, 1.0)
-    return x * column_scale + 3.0 * torch.randn(B, T, 1, generator=generator)
+    x = normal(generator, B, T, C)
+    column_scale = namespace(x).where(arange(C, x) % 53 == 1, 12.0, 1.0)
+    return x * column_scale + 3.0 * normal(generator, B, T, 1)
 
 
 def torch_layernorm(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rung.arrays import Array, Generator, gelu, normal, normalised
 from rung.inputs import ROW_SCALES, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -11,12 +12,10 @@ EVERY_DTYPE = ("f32", "tf32", "f16", "bf16")
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
-    centred = t["x"] - t["x"].mean(-1, keepdim=True)
-    rstd = (centred.square().mean(-1, keepdim=True) + v["eps"]).rsqrt()
-    out = (centred * rstd * t["ln_weight"] + t["ln_bias"]) @ t["weight"].T
+    out = (normalised(t["x"], v["eps"]) * t["ln_weight"] + t["ln_bias"]) @ t["weight"].T
     if "bias" in t:
         out = out + t["bias"]
-    return {"out": F.gelu(out, approximate="tanh") if v["gelu"] else out}
+    return {"out": gelu(out) if v["gelu"] else out}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -25,10 +24,10 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=2.0 * rows * columns * depth + 7.0 * rows * depth, bytes=float(size * moved))
 
 
-def off_centre(v: Values, generator: torch.Generator) -> torch.Tensor:
+def off_centre(v: Values, generator: Generator) -> Array:
     """Rows whose mean exceeds their standard deviation, so that an inaccurate variance is noticed."""
     B, T, C = int(v["B"]), int(v["T"]), int(v["C"])
-    return torch.randn(B, T, C, generator=generator) + 3.0 * torch.randn(B, T, 1, generator=generator)
+    return normal(generator, B, T, C) + 3.0 * normal(generator, B, T, 1)
 
 
 def torch_separate(

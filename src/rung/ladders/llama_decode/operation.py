@@ -6,53 +6,70 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from rung.arrays import (
+    Array,
+    Generator,
+    arange,
+    copy_of,
+    first_largest,
+    hide,
+    kind_of,
+    normal,
+    repeated,
+    rms_factor,
+    silu,
+    softmax,
+    split,
+    to_kind,
+    turned,
+)
 from rung.inputs import Change, near_the_end, rows_alike, rows_twice, times
-from rung.lazy import F, torch
+from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values
 
-Make = Callable[[Values, "torch.Generator"], "torch.Tensor"]
+Make = Callable[[Values, Generator], Array]
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     B, NH, NKV, HS = (int(v[n]) for n in ("B", "NH", "NKV", "HS"))
-    k_cache, v_cache, past = t["k_cache"].clone(), t["v_cache"].clone(), t["lengths"].long()
-    rows, at = torch.arange(B, device=past.device), torch.arange(int(v["S"]), device=past.device)
+    k_cache, v_cache, past = copy_of(t["k_cache"]), copy_of(t["v_cache"]), t["lengths"]
+    rows, at = arange(B, past), arange(int(v["S"]), past)
     hidden = (at > past[:, None]) | (at <= past[:, None] - v["window"])  # (B, S)
     cos, sin = (t[n][past][:, None] for n in ("cosines", "sines"))  # (B, 1, HS / 2)
 
-    def turned(x: torch.Tensor, norm: str, layer: int) -> torch.Tensor:
-        a, b = (_norm(x, t[norm][layer], v) if norm in t else x).chunk(2, -1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+    def placed(x: Array, norm: str, layer: int) -> Array:
+        return turned(_norm(x, t[norm][layer], v) if norm in t else x, cos, sin, 0)
 
-    x = t["wte"][t["tokens"].long()]  # (B, C)
+    x = t["wte"][t["tokens"]]  # (B, C)
     for layer in range(int(v["L"])):
-        qkv = _linear(_norm(x, t["ln_1_w"][layer], v), t, "qkv", layer).view(B, NH + 2 * NKV, HS)
-        q, k, value = qkv.split((NH, NKV, NKV), 1)
-        k_cache[layer, rows, :, past] = turned(k, "k_norm_w", layer).to(k_cache.dtype)
-        v_cache[layer, rows, :, past] = value.to(v_cache.dtype)
-        keys, values = (c[layer].to(x.dtype).repeat_interleave(NH // NKV, 1) for c in (k_cache, v_cache))
-        scores = (keys @ turned(q, "q_norm_w", layer)[..., None])[..., 0] * v["scale"]  # (B, NH, S)
-        p = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
+        qkv = _linear(_norm(x, t["ln_1_w"][layer], v), t, "qkv", layer).reshape(B, NH + 2 * NKV, HS)
+        q, k, value = split(qkv, 1, NH, NKV, NKV)
+        k_cache[layer, rows, :, past] = to_kind(placed(k, "k_norm_w", layer), kind_of(k_cache))
+        v_cache[layer, rows, :, past] = to_kind(value, kind_of(v_cache))
+        keys, values = (repeated(to_kind(c[layer], kind_of(x)), NH // NKV, 1) for c in (k_cache, v_cache))
+        scores = (keys @ placed(q, "q_norm_w", layer)[..., None])[..., 0] * v["scale"]  # (B, NH, S)
+        p = softmax(hide(scores, hidden[:, None]))
         x = x + _linear((p[:, :, None] @ values).reshape(B, NH * HS), t, "attn_proj", layer)
         h = _linear(_norm(x, t["ln_2_w"][layer], v), t, "fc", layer)
-        x = x + _linear(F.silu(h[:, 0::2]) * h[:, 1::2], t, "mlp_proj", layer)
+        x = x + _linear(silu(h[:, 0::2]) * h[:, 1::2], t, "mlp_proj", layer)
     logits = _norm(x, t["ln_f_w"], v) @ t["head_w"].T
     return {"logits": logits, "k_cache": k_cache, "v_cache": v_cache}
 
 
-def _norm(x: torch.Tensor, weight: torch.Tensor, v: Values) -> torch.Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + v["eps"]).rsqrt() * weight
+def _norm(x: Array, weight: Array, v: Values) -> Array:
+    return x * rms_factor(x, v["eps"]) * weight
 
 
-def _linear(x: torch.Tensor, t: Tensors, name: str, layer: int) -> torch.Tensor:
+def _linear(x: Array, t: Tensors, name: str, layer: int) -> Array:
     y = x @ t[f"{name}_w"][layer].T
     return y + t[f"{name}_b"][layer] if f"{name}_b" in t else y
 
 
-def most_likely(t: Tensors, v: Values) -> torch.Tensor:
+def most_likely(t: Tensors, v: Values) -> Array:
     """The first of the largest logits."""
-    logits = t["logits"]
-    return (logits == logits.amax(1, keepdim=True)).int().argmax(1)
+    return first_largest(t["logits"])
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -68,16 +85,15 @@ def cost(v: Values, size: int) -> Cost:
 
 
 def _normal(deviation: Callable[[Values], float], around: float, *shape: str) -> Make:
-    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
+    def make(v: Values, generator: Generator) -> Array:
         sizes = {"QKV": (v["NH"] + 2 * v["NKV"]) * v["HS"], "Y": v["NH"] * v["HS"], "2F": 2 * v["F"], **v}
-        return torch.randn([int(sizes[n]) for n in shape], generator=generator) * deviation(v) + around
+        return normal(generator, *(int(sizes[n]) for n in shape)) * deviation(v) + around
 
     return make
 
 
-def _angles(v: Values) -> torch.Tensor:
-    frequencies = 1e4 ** -(torch.arange(0, int(v["HS"]), 2, dtype=torch.float64) / v["HS"])
-    return torch.outer(torch.arange(int(v["S"]), dtype=torch.float64), frequencies)
+def _angles(v: Values) -> Array:
+    return np.outer(np.arange(v["S"]), 1e4 ** -(np.arange(0, v["HS"], 2) / v["HS"]))
 
 
 def _parameter(name: str, shape: tuple[str, ...], make: Make, **more: Any) -> Operand:
@@ -150,8 +166,8 @@ OPERATION = Operation(
         *_product("mlp_proj", "C", "C", "F", "F"),
         _gain("ln_f_w", "C"),
         _parameter("head_w", ("V", "C"), _normal(lambda v: 1 / math.sqrt(v["C"]), 0.0, "V", "C")),
-        _parameter("cosines", ("S", "HS // 2"), lambda v, _: _angles(v).cos().float(), dtype="f32"),
-        _parameter("sines", ("S", "HS // 2"), lambda v, _: _angles(v).sin().float(), dtype="f32"),
+        _parameter("cosines", ("S", "HS // 2"), lambda v, _: np.cos(_angles(v)), dtype="f32"),
+        _parameter("sines", ("S", "HS // 2"), lambda v, _: np.sin(_angles(v)), dtype="f32"),
         Operand("k_cache", ("L", "B", "NKV", "S", "HS"), role="inout", counted=True, share=0.5),
         Operand("v_cache", ("L", "B", "NKV", "S", "HS"), role="inout", counted=True, share=0.5),
         Operand("logits", ("B", "V"), role="out", dtype="f32"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rung.arrays import Array, arange, hide, logsumexp, namespace, softmax, transpose
 from rung.inputs import BELOW, large_but_for_scores, rows_alike, scores_alike, scores_beyond_exp, scores_far_apart
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -12,25 +13,25 @@ from rung.precision import float32_products
 QUERIES_AT_ONCE = 1024  # bounds the reference's memory at T in the thousands
 
 
-def heads_of(part: int) -> Callable[[torch.Tensor, Values], torch.Tensor]:
+def heads_of(part: int) -> Callable[[Array, Values], Array]:
     """The view (B, NH, T, HS) of the queries (0), keys (1) or values (2) inside qkv (B, T, 3 C)."""
 
-    def view(qkv: torch.Tensor, v: Values) -> torch.Tensor:
+    def view(qkv: Array, v: Values) -> Array:
         B, T, NH, HS = (int(v[n]) for n in ("B", "T", "NH", "HS"))
-        return qkv.view(B, T, 3, NH, HS)[:, :, part].transpose(1, 2)
+        return qkv.reshape(B, T, 3, NH, HS)[:, :, part].swapaxes(1, 2)
 
     return view
 
 
-def merged(o: torch.Tensor) -> torch.Tensor:
+def merged(o: Array) -> Array:
     """(B, NH, T, HS) -> (B, T, C)"""
-    return o.transpose(1, 2).flatten(2)
+    return o.swapaxes(1, 2).reshape(o.shape[0], o.shape[2], -1)
 
 
-def seen(T: int, window: int, start: int, end: int, device: torch.device, first: int = 0) -> torch.Tensor:
+def seen(T: int, window: int, start: int, end: int, like: Array, first: int = 0) -> Array:
     """The mask of the keys of queries start ... end - 1, the text's `first` ones included: (end - start, T)."""
-    query = torch.arange(start, end, device=device)[:, None]
-    key = torch.arange(T, device=device)
+    key = arange(T, like)
+    query = key[start:end, None]
     return (key <= query) & ((key > query - window) | (key < first))
 
 
@@ -40,11 +41,12 @@ def reference(t: Tensors, v: Values) -> Tensors:
     o, lse = [], []
     for start in range(0, T, QUERIES_AT_ONCE):
         end = min(T, start + QUERIES_AT_ONCE)
-        scores = q[:, :, start:end] @ k.transpose(2, 3) * v["scale"]
-        scores.masked_fill_(~seen(T, window, start, end, q.device, first), -torch.inf)
-        lse.append(scores.logsumexp(3))
-        o.append(scores.softmax(3) @ values)
-    return {"out": merged(torch.cat(o, 2)), "lse": torch.cat(lse, 2)}
+        scores = q[:, :, start:end] @ transpose(k) * v["scale"]
+        scores = hide(scores, ~seen(T, window, start, end, q, first))
+        lse.append(logsumexp(scores))
+        o.append(softmax(scores) @ values)
+    concatenate = namespace(q).concatenate
+    return {"out": merged(concatenate(o, axis=2)), "lse": concatenate(lse, axis=2)}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -55,21 +57,21 @@ def cost(v: Values, size: int) -> Cost:
 
 def torch_masked(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int, dtype: str
-) -> torch.Tensor:
+) -> Array:
     T = q.shape[2]
     with float32_products(dtype):
         scores = q @ k.transpose(2, 3) * scale
-        scores.masked_fill_(~seen(T, window, 0, T, q.device), -torch.inf)
+        scores.masked_fill_(~seen(T, window, 0, T, q), -torch.inf)
         return merged(scores.softmax(3) @ v)
 
 
-def sdpa(backend: str) -> Callable[..., torch.Tensor]:
+def sdpa(backend: str) -> Callable[..., Array]:
     """torch's scaled_dot_product_attention with a mask and one of its backends."""
 
-    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> torch.Tensor:
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, window: int) -> Array:
         T = q.shape[2]
         with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
-            mask = seen(T, window, 0, T, q.device)
+            mask = seen(T, window, 0, T, q)
             return merged(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale))
 
     return run

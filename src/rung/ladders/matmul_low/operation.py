@@ -7,52 +7,58 @@ against the unquantised numbers.
 
 from __future__ import annotations
 
+from rung.arrays import (
+    Array,
+    Generator,
+    arange,
+    bits_of,
+    from_numbers,
+    integers,
+    namespace,
+    normal,
+    to_float64,
+    to_kind,
+    uniform,
+)
 from rung.inputs import rows_alike, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 from rung.precision import float32_products
 
 CODES = 127  # the largest int8; -128 is not used, so that the range is symmetric
-E4M3_TOP = 448.0
+E4M3, E4M3_TOP = "float8_e4m3fn", 448.0
 
 
-def quantised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def quantised(x: Array) -> tuple[Array, Array]:
     """Rows as int8, and their scales."""
-    scale = x.abs().amax(-1).float().clamp(min=1e-30) / CODES
-    return (x / scale[:, None]).round().clamp(-CODES, CODES), scale
+    scale = to_kind(namespace(x).amax(abs(x), axis=-1), "float32").clip(1e-30) / CODES
+    return (x / scale[:, None]).round().clip(-CODES, CODES), scale
 
 
-def in_eight_bits(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows in e4m3, and their scales."""
-    scale = x.abs().amax(-1).clamp(min=1e-30) / E4M3_TOP
-    return (x / scale[:, None]).to(torch.float8_e4m3fn), scale
+def in_eight_bits(x: Array) -> Array:
+    """Rows in e4m3, scaled."""
+    scale = namespace(x).amax(abs(x), axis=-1).clip(1e-30) / E4M3_TOP
+    return to_kind(x / scale[:, None], E4M3)
 
 
-def two_of_four(weight: torch.Tensor) -> torch.Tensor:
-    """The two largest of every four adjacent values; zeros for the others."""
-    four = weight.view(weight.shape[0], -1, 4)
-    kept = torch.zeros_like(four, dtype=torch.bool).scatter_(2, four.abs().topk(2, 2).indices, True)
-    return (four * kept).view_as(weight)
+def from_e4m3(codes: Array) -> Array:
+    return to_float64(bits_of(to_kind(codes, "uint8"), E4M3))
 
 
-def from_e4m3(codes: torch.Tensor) -> torch.Tensor:
-    return codes.to(torch.uint8).view(torch.float8_e4m3fn).double()
-
-
-def spread_out(kept: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+def spread_out(kept: Array, places: Array) -> Array:
     """(OC, C / 2) nonzero weights and their two-bit positions, as an (OC, C) matrix."""
     OC, half = kept.shape
-    bits = torch.arange(16, device=kept.device) * 2
-    where = (places.long()[:, :, None] >> bits & 3).view(OC, half)
-    column = torch.arange(half, device=kept.device) // 2 * 4 + where
-    return kept.new_zeros(OC, 2 * half).scatter_(1, column, kept)
+    where = (places[:, :, None] >> arange(16, kept) * 2 & 3).reshape(OC, half)
+    whole = namespace(kept).zeros((OC, 2 * half), dtype=kept.dtype, device=kept.device)
+    whole[arange(OC, kept)[:, None], arange(half, kept) // 2 * 4 + where] = kept
+    return whole
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
     if "w_kept" in t:
         return {"out": t["x"] @ spread_out(t["w_kept"], t["w_places"]).T}
     if "w_i8" in t or ("w_f8" in t and "x" in t):
-        codes = t["w_i8"].double() if "w_i8" in t else from_e4m3(t["w_f8"])
+        codes = to_float64(t["w_i8"]) if "w_i8" in t else from_e4m3(t["w_f8"])
         return {"out": t["x"] @ codes.T * t["w_scale"]}
     if "w_f8" in t:
         x, w = (from_e4m3(t[f"{n}_f8"]) * t[f"{n}_scale"][:, None] for n in "xw")
@@ -60,7 +66,7 @@ def reference(t: Tensors, v: Values) -> Tensors:
     if "w_q" not in t:
         return {"out": t["x"] @ t["weight"].T}
     x_codes, scale = (t["x_q"], t["x_scale"]) if "x_q" in t else quantised(t["x"])
-    return {"out": x_codes.double() @ t["w_q"].double().T * scale.double()[:, None] * t["w_scale"]}
+    return {"out": to_float64(x_codes) @ to_float64(t["w_q"]).T * to_float64(scale)[:, None] * t["w_scale"]}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -69,8 +75,8 @@ def cost(v: Values, size: int) -> Cost:
 
 
 def codes(name: str, rows: str) -> Operand:
-    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
-        return quantised(torch.randn(int(v[rows]), int(v["C"]), generator=generator))[0].to(torch.int8)
+    def make(v: Values, generator: Generator) -> Array:
+        return to_kind(quantised(normal(generator, int(v[rows]), int(v["C"])))[0], "int8")
 
     return Operand(name, (rows, "C"), dtype="i8", optional=True, make=make, constant=rows == "OC")
 
@@ -79,9 +85,8 @@ def eights(rows: str) -> Operand:
     """Hopper's tensor cores keep 13 bits after the first in a sum of products of these, and truncate the rest. A
     weight that is multiplied by an x of more bits is converted first."""
 
-    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
-        made = in_eight_bits(torch.randn(int(v[rows]), int(v["C"]), generator=generator))[0]
-        return made.view(torch.uint8)
+    def make(v: Values, generator: Generator) -> Array:
+        return bits_of(in_eight_bits(normal(generator, int(v[rows]), int(v["C"]))), "uint8")
 
     name = "x_f8" if rows == "M" else "w_f8"
     bits = 13 if rows == "M" else None
@@ -89,27 +94,27 @@ def eights(rows: str) -> Operand:
 
 
 def scales(rows: str) -> Operand:
-    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
-        return (0.5 + torch.rand(int(v[rows]), generator=generator)) / 64
+    def make(v: Values, generator: Generator) -> Array:
+        return (0.5 + uniform(generator, int(v[rows]))) / 64
 
     name = "x_scale" if rows == "M" else "w_scale"
     return Operand(name, (rows,), dtype="f32", optional=True, make=make, constant=rows == "OC")
 
 
-def places(v: Values, generator: torch.Generator) -> torch.Tensor:
+def places(v: Values, generator: Generator) -> Array:
     """Two positions for every four columns, the lower first: four bits, and 32 columns per word."""
-    pairs = torch.tensor([a | b << 2 for a in range(4) for b in range(a + 1, 4)])
-    groups = pairs[torch.randint(6, (int(v["OC"]), max(1, int(v["C"]) // 32), 8), generator=generator)]
-    return (groups << 4 * torch.arange(8)).sum(2).to(torch.int32)
+    chosen = integers(generator, 0, 6, int(v["OC"]), max(1, int(v["C"]) // 32), 8)
+    pairs = from_numbers([a | b << 2 for a in range(4) for b in range(a + 1, 4)], chosen)
+    return to_kind((pairs[chosen] << 4 * arange(8, chosen)).sum(2), "int32")
 
 
-def in_small_steps(x: torch.Tensor, _: object) -> torch.Tensor:
+def in_small_steps(x: Array, _: object) -> Array:
     """Codes of e4m3 below an eighth, of both signs, so that their sums are fractions."""
     return x & 0x9F
 
 
-def every_second_zero(scale: torch.Tensor, _: object) -> torch.Tensor:
-    return scale * (torch.arange(len(scale), device=scale.device) % 2)
+def every_second_zero(scale: Array, _: object) -> Array:
+    return scale * (arange(len(scale), scale) % 2)
 
 
 def torch_linear(x: torch.Tensor, weight: torch.Tensor, dtype: str) -> torch.Tensor:

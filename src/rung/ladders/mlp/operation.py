@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from rung.arrays import Array, Generator, gelu, normal, normalised
 from rung.inputs import rows_alike
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
 
-def computed(t: Tensors, eps: float) -> torch.Tensor:
-    x = t["x"]
-    normed = F.layer_norm(x, x.shape[-1:], t["ln_weight"], t["ln_bias"], eps)
-    hidden = F.gelu(F.linear(normed, t["w1"], t["b1"]), approximate="tanh")
-    return x + F.linear(hidden, t["w2"], t["b2"])
-
-
 def reference(t: Tensors, v: Values) -> Tensors:
-    return {"out": computed(t, float(v["eps"]))}
+    normed = normalised(t["x"], v["eps"]) * t["ln_weight"] + t["ln_bias"]
+    return {"out": t["x"] + gelu(normed @ t["w1"].T + t["b1"]) @ t["w2"].T + t["b2"]}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -35,15 +30,15 @@ def torch_mlp(
     eps: float,
     **_: object,
 ) -> torch.Tensor:
-    given = {"x": x, "ln_weight": ln_weight, "ln_bias": ln_bias, "w1": w1, "b1": b1, "w2": w2, "b2": b2}
-    return computed(given, eps)
+    hidden = F.gelu(F.linear(F.layer_norm(x, x.shape[-1:], ln_weight, ln_bias, eps), w1, b1), approximate="tanh")
+    return x + F.linear(hidden, w2, b2)
 
 
 def small(rows: str, columns: str) -> Operand:
     """A matrix whose products with vectors of ones keep their size."""
 
-    def make(v: Values, generator: torch.Generator) -> torch.Tensor:
-        return torch.randn(int(v[rows]), int(v[columns]), generator=generator).div(float(v[columns]) ** 0.5)
+    def make(v: Values, generator: Generator) -> Array:
+        return normal(generator, int(v[rows]), int(v[columns])) / float(v[columns]) ** 0.5
 
     return Operand("w1" if rows == "F" else "w2", (rows, columns), constant=True, make=make)
 

@@ -8,7 +8,7 @@ from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, 
 
 
 def reference(t: dict[str, torch.Tensor], v: dict[str, int | float]) -> dict[str, torch.Tensor]:
-    return {"out": torch.relu(t["x"])}
+    return {"out": t["x"].clip(0)}
 
 
 def cost(v: dict[str, int | float], size: int) -> Cost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rung.arrays import rms_factor, silu
 from rung.inputs import ROW_SCALES, raised_from, rows_alike, rows_scaled, times
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -9,13 +10,11 @@ from rung.precision import float32_products
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
-    scale = (t["x"].square().mean(-1, keepdim=True) + v["eps"]).rsqrt()
-    out = (t["x"] * scale * t["norm"]) @ t["weight"].T
+    out = (t["x"] * rms_factor(t["x"], v["eps"]) * t["norm"]) @ t["weight"].T
     if "bias" in t:
         out = out + t["bias"]
     if v["gated"]:
-        gate, up = out[..., 0::2], out[..., 1::2]
-        out = gate * torch.sigmoid(gate) * up
+        out = silu(out[..., 0::2]) * out[..., 1::2]
     return {"out": out}
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from rung.arrays import Array, turned
 from rung.inputs import F16_TOP, F32_TOP, spread
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
 
 
-def rotated(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, interleaved: float) -> torch.Tensor:
-    """x (..., HS) with tables that broadcast to (..., HS / 2); a pair is two halves' channels, or two neighbours."""
-    if interleaved:
-        a, b = x[..., 0::2], x[..., 1::2]
-        return torch.stack((a * cosines - b * sines, b * cosines + a * sines), -1).flatten(-2)
-    a, b = x.chunk(2, -1)
-    return torch.cat((a * cosines - b * sines, b * cosines + a * sines), -1)
-
-
 def reference(t: Tensors, v: Values) -> Tensors:
-    return {"out": rotated(t["x"], t["cosines"][:, None], t["sines"][:, None], v["interleaved"])}
+    return {"out": turned(t["x"], t["cosines"][:, None], t["sines"][:, None], v["interleaved"])}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -25,16 +19,15 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=3 * elements, bytes=2 * elements * size + 4 * v["T"] * v["HS"])
 
 
-def angles(v: Values) -> torch.Tensor:
+def angles(v: Values) -> Array:
     """(T, HS / 2): Llama 3's unscaled frequencies, from a position beyond the first."""
-    frequencies = 500000.0 ** -(torch.arange(0, int(v["HS"]), 2, dtype=torch.float64) / v["HS"])
-    return torch.outer(torch.arange(7, 7 + int(v["T"]), dtype=torch.float64), frequencies)
+    return np.outer(7 + np.arange(v["T"]), 500000.0 ** -(np.arange(0, v["HS"], 2) / v["HS"]))
 
 
 def torch_rope(
     x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, *, interleaved: int, **_: object
-) -> torch.Tensor:
-    return rotated(x.float(), cosines[:, None], sines[:, None], interleaved).to(x.dtype)
+) -> Array:
+    return turned(x.float(), cosines[:, None], sines[:, None], interleaved).to(x.dtype)
 
 
 OPERATION = Operation(
@@ -46,8 +39,8 @@ OPERATION = Operation(
     rules=("HS % 2 == 0",),
     operands=(
         Operand("x", ("B", "T", "NH", "HS")),
-        Operand("cosines", ("T", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: angles(v).cos().float()),
-        Operand("sines", ("T", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: angles(v).sin().float()),
+        Operand("cosines", ("T", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: np.cos(angles(v))),
+        Operand("sines", ("T", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: np.sin(angles(v))),
         Operand("out", ("B", "T", "NH", "HS"), role="out"),
     ),
     reference=reference,

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from rung.arrays import Array, arange, copy_of, kind_of, rms_factor, split, to_kind
+from rung.arrays import turned as rotated
 from rung.inputs import ROW_SCALES, full, rows_alike, rows_scaled, times, uneven
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Tensors, Values, sizes
 
 
-def rotated(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, interleaved: float) -> torch.Tensor:
-    """x (..., HS) with tables that broadcast to (..., HS / 2); a pair is two halves' channels, or two neighbours."""
-    if interleaved:
-        a, b = x[..., 0::2], x[..., 1::2]
-        return torch.stack((a * cosines - b * sines, b * cosines + a * sines), -1).flatten(-2)
-    a, b = x.chunk(2, -1)
-    return torch.cat((a * cosines - b * sines, b * cosines + a * sines), -1)
-
-
-def normed(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
-    return x if weight is None else x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
+def normed(x: Array, weight: Array | None, eps: float) -> Array:
+    return x if weight is None else x * rms_factor(x, eps) * weight
 
 
 def turned(
-    qkv: torch.Tensor, q_weight: torch.Tensor | None, k_weight: torch.Tensor | None, cosines: torch.Tensor,
-    sines: torch.Tensor, past: torch.Tensor, NH: int, NKV: int, HS: int, interleaved: float, eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    qkv: Array, q_weight: Array | None, k_weight: Array | None, cosines: Array,
+    sines: Array, past: Array, NH: int, NKV: int, HS: int, interleaved: float, eps: float,
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
     """q (B, T, NH, HS), k and v (B, T, NKV, HS), and the position of each token (B, T)."""
     B, T = qkv.shape[:2]
-    q, k, v = qkv.view(B, T, NH + 2 * NKV, HS).split((NH, NKV, NKV), 2)
-    at = past.long()[:, None] + torch.arange(T, device=qkv.device)
+    q, k, v = split(qkv.reshape(B, T, NH + 2 * NKV, HS), 2, NH, NKV, NKV)
+    at = past[:, None] + arange(T, qkv)
     cos, sin = cosines[at][:, :, None], sines[at][:, :, None]  # (B, T, 1, HS / 2)
     q = rotated(normed(q, q_weight, eps), cos, sin, interleaved)
     return q, rotated(normed(k, k_weight, eps), cos, sin, interleaved), v, at
 
 
-def stored(cache: torch.Tensor, new: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+def stored(cache: Array, new: Array, at: Array) -> Array:
     """The cache (B, NKV, S, HS) with the tokens `new` (B, T, NKV, HS) at their positions."""
-    rows = torch.arange(len(cache), device=cache.device)[:, None]
-    cache[rows, :, at] = new.to(cache.dtype)
+    cache[arange(len(cache), cache)[:, None], :, at] = to_kind(new, kind_of(cache))
     return cache
 
 
@@ -46,7 +40,8 @@ def reference(t: Tensors, v: Values) -> Tensors:
     q, k, values, at = turned(
         t["qkv"], t.get("q_weight"), t.get("k_weight"), *tables, NH, NKV, HS, v["interleaved"], v["eps"]
     )
-    return {"q": q, "k_cache": stored(t["k_cache"].clone(), k, at), "v_cache": stored(t["v_cache"].clone(), values, at)}
+    k_cache, v_cache = (stored(copy_of(t[n]), new, at) for n, new in (("k_cache", k), ("v_cache", values)))
+    return {"q": q, "k_cache": k_cache, "v_cache": v_cache}
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -55,10 +50,9 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=3 * turned_ones, bytes=2 * tokens * heads * v["HS"] * size + 4 * v["T"] * v["HS"])
 
 
-def angles(v: Values) -> torch.Tensor:
+def angles(v: Values) -> Array:
     """(S, HS / 2): Llama 3's unscaled frequencies."""
-    frequencies = 500000.0 ** -(torch.arange(0, int(v["HS"]), 2, dtype=torch.float64) / v["HS"])
-    return torch.outer(torch.arange(int(v["S"]), dtype=torch.float64), frequencies)
+    return np.outer(np.arange(v["S"]), 500000.0 ** -(np.arange(0, v["HS"], 2) / v["HS"]))
 
 
 def torch_separate(
@@ -85,8 +79,8 @@ OPERATION = Operation(
         Operand("qkv", ("B", "T", "(NH + 2 * NKV) * HS")),
         Operand("q_weight", ("HS",), optional=True, nullable=True, constant=True),
         Operand("k_weight", ("HS",), optional=True, nullable=True, constant=True),
-        Operand("cosines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: angles(v).cos().float()),
-        Operand("sines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: angles(v).sin().float()),
+        Operand("cosines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: np.cos(angles(v))),
+        Operand("sines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: np.sin(angles(v))),
         Operand("past", ("B",), dtype="i32", make=full),  # tokens before the new ones
         Operand("q", ("B", "T", "NH", "HS"), role="out"),
         Operand("k_cache", ("B", "NKV", "S", "HS"), role="inout"),

@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from rung.arrays import (
+    Array,
+    Generator,
+    arange,
+    copy_of,
+    hide,
+    integers,
+    kind_of,
+    repeated,
+    rms_factor,
+    softmax,
+    split,
+    to_kind,
+    transpose,
+)
+from rung.arrays import turned as rotated
 from rung.inputs import ROW_SCALES, full, rows_alike, rows_scaled, times, uneven
 from rung.lazy import F, torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Race, Role, Tensors, Values, sizes
@@ -9,52 +27,49 @@ from rung.quantised import CACHES, widened, with_new
 
 
 def turned(
-    x: torch.Tensor, weight: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor, v: Values
-) -> torch.Tensor:
+    x: Array, weight: Array | None, cos: Array, sin: Array, v: Values
+) -> Array:
     """x (B, heads, HS), normalised if there is a weight, and turned; pairs are of both halves, or neighbours."""
     if weight is not None:
-        x = x * (x.square().mean(-1, keepdim=True) + v["eps"]).rsqrt() * weight
-    a, b = (x[..., 0::2], x[..., 1::2]) if v["interleaved"] else x.chunk(2, -1)
-    halves = a * cos - b * sin, b * cos + a * sin
-    return torch.stack(halves, -1).flatten(-2) if v["interleaved"] else torch.cat(halves, -1)
+        x = x * rms_factor(x, v["eps"]) * weight
+    return rotated(x, cos, sin, v["interleaved"])
 
 
-def new_heads(t: Tensors, v: Values) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def new_heads(t: Tensors, v: Values) -> tuple[Array, Array, Array]:
     """q (B, NH, HS), k and v (B, NKV, HS) of the new tokens."""
     NH, NKV, HS, B = (int(v[n]) for n in ("NH", "NKV", "HS", "B"))
-    q, k, value = t["qkv"].view(B, NH + 2 * NKV, HS).split((NH, NKV, NKV), 1)
-    cos, sin = (t[n][t["past"].long()][:, None] for n in ("cosines", "sines"))  # (B, 1, HS / 2)
+    q, k, value = split(t["qkv"].reshape(B, NH + 2 * NKV, HS), 1, NH, NKV, NKV)
+    cos, sin = (t[n][t["past"]][:, None] for n in ("cosines", "sines"))  # (B, 1, HS / 2)
     return turned(q, t.get("q_weight"), cos, sin, v), turned(k, t.get("k_weight"), cos, sin, v), value
 
 
-def stored(cache: torch.Tensor, new: torch.Tensor, past: torch.Tensor) -> torch.Tensor:
+def stored(cache: Array, new: Array, past: Array) -> Array:
     """The cache (B, NKV, S, HS) with one more token per text."""
-    cache[torch.arange(len(cache), device=cache.device), :, past.long()] = new.to(cache.dtype)
+    cache[arange(len(cache), cache), :, past] = to_kind(new, kind_of(cache))
     return cache
 
 
-def kept(t: Tensors) -> list[torch.Tensor]:
+def kept(t: Tensors) -> list[Array]:
     """Keys and values of earlier tokens."""
     if "k_cache" in t:
-        return [t[n].clone() for n in CACHES]
+        return [copy_of(t[n]) for n in CACHES]
     return widened(t)
 
 
-def new_scales(t: Tensors, v: Values) -> torch.Tensor:
+def new_scales(t: Tensors, v: Values) -> Array:
     """The positions at which scales are written: (B, 1, S)."""
-    return (torch.arange(int(v["S"]), device=t["past"].device) == t["past"].long()[:, None])[:, None]
+    return (arange(int(v["S"]), t["past"]) == t["past"][:, None])[:, None]
 
 
 def in_eight_bits(name: str) -> list[Operand]:
     """Integers, and a scale for each head and position."""
 
-    def scales(v: Values, generator: torch.Generator) -> torch.Tensor:
+    def scales(v: Values, generator: Generator) -> Array:
         # Numbers up to 127 have a standard deviation of 73, and those of the caches one of about 1.
-        return 2.0 ** -torch.randint(6, 8, [int(v[n]) for n in ("B", "NKV", "S")], generator=generator).float()
+        return 2.0 ** -to_kind(integers(generator, 6, 8, *(int(v[n]) for n in ("B", "NKV", "S"))), "float32")
 
-    def whole(v: Values, generator: torch.Generator) -> torch.Tensor:
-        shape = [int(v[n]) for n in ("B", "NKV", "S", "HS")]
-        return torch.randint(-127, 128, shape, generator=generator, dtype=torch.int8)
+    def whole(v: Values, generator: Generator) -> Array:
+        return integers(generator, -127, 128, *(int(v[n]) for n in ("B", "NKV", "S", "HS")), kind="int8")
 
     return [
         Operand(f"{name}_q", ("B", "NKV", "S", "HS"), role="inout", dtype="i8", optional=True, instead=name, make=whole,
@@ -68,11 +83,11 @@ def reference(t: Tensors, v: Values) -> Tensors:
     q, k, value = new_heads(t, v)
     keys, values = (stored(x, new, t["past"]) for x, new in zip(kept(t), (k, value), strict=True))
     shared = int(v["NH"]) // int(v["NKV"])
-    scores = (q[:, :, None] @ keys.repeat_interleave(shared, 1).transpose(2, 3))[:, :, 0] * v["scale"]  # (B, NH, S)
-    at, past = torch.arange(scores.shape[-1], device=scores.device), t["past"].long()[:, None, None]
-    scores = scores.masked_fill((at > past) | (at <= past - v["window"]), -torch.inf)
-    out = scores.softmax(-1)[:, :, None] @ values.repeat_interleave(shared, 1)
-    found = {"out": out[:, :, 0].flatten(1), "k_cache": keys, "v_cache": values}
+    scores = (q[:, :, None] @ transpose(repeated(keys, shared, 1)))[:, :, 0] * v["scale"]  # (B, NH, S)
+    at, past = arange(scores.shape[-1], scores), t["past"][:, None, None]
+    p = softmax(hide(scores, (at > past) | (at <= past - v["window"])))
+    out = p[:, :, None] @ repeated(values, shared, 1)
+    found = {"out": out[:, :, 0].reshape(len(q), -1), "k_cache": keys, "v_cache": values}
     return found | with_new(found, t, new_scales(t, v)) if "k_cache_q" in t else found
 
 
@@ -82,10 +97,9 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=4 * v["B"] * v["NH"] * v["HS"] * keys, bytes=v["B"] * v["HS"] * (moved * size + 4))
 
 
-def angles(v: Values) -> torch.Tensor:
+def angles(v: Values) -> Array:
     """(S, HS / 2): Llama 3's unscaled frequencies."""
-    frequencies = 500000.0 ** -(torch.arange(0, int(v["HS"]), 2, dtype=torch.float64) / v["HS"])
-    return torch.outer(torch.arange(int(v["S"]), dtype=torch.float64), frequencies)
+    return np.outer(np.arange(v["S"]), 500000.0 ** -(np.arange(0, v["HS"], 2) / v["HS"]))
 
 
 def torch_separate(
@@ -118,8 +132,8 @@ OPERATION = Operation(
         Operand("qkv", ("B", "(NH + 2 * NKV) * HS")),
         Operand("q_weight", ("HS",), optional=True, nullable=True, constant=True),
         Operand("k_weight", ("HS",), optional=True, nullable=True, constant=True),
-        Operand("cosines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: angles(v).cos().float()),
-        Operand("sines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: angles(v).sin().float()),
+        Operand("cosines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: np.cos(angles(v))),
+        Operand("sines", ("S", "HS // 2"), dtype="f32", constant=True, make=lambda v, _: np.sin(angles(v))),
         Operand("past", ("B",), dtype="i32", constant=True, make=full),  # tokens before the new one
         *(Operand(n, ("B", "NKV", "S", "HS"), role="inout", optional=True, counted=True) for n in CACHES),
         *(operand for n in CACHES for operand in in_eight_bits(n)),

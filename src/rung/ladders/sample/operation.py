@@ -5,8 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
+from rung.arrays import (
+    Array,
+    Generator,
+    arange,
+    copy_of,
+    first_largest,
+    from_numbers,
+    integers,
+    moved,
+    namespace,
+    normal,
+    softmax,
+    to_host,
+    to_kind,
+)
+from rung.arrays import uniform as fractions
 from rung.inputs import Change, leading
-from rung.lazy import torch
 from rung.operation import Case, Cost, Operand, Operation, Race, Tensors, Values
 
 SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition", "presence", "frequency")
@@ -25,16 +42,15 @@ def uniform(low: int, high: int, sequence: int, step: int) -> float:
 
 
 def reference(t: Tensors, v: Values) -> Tensors:
-    device = t["logits"].device
-    t = {name: tensor.cpu() for name, tensor in t.items()}  # computed row by row on the CPU
-    marks = t["marks"].clone()
+    like, t = t["marks"], {name: to_host(array) for name, array in t.items()}  # computed row by row on the CPU
+    marks = t["marks"].copy()
     chosen = []
     for row in range(int(v["B"])):
         settings = dict(zip(SETTINGS, t["settings"][row].tolist(), strict=False))
         token = _choose(_penalised(t["logits"][row], marks[row], settings), settings, _random(t, row))
         chosen.append(token)
         marks[row, token] = (marks[row, token] | 1) + 2
-    return {"next": torch.tensor(chosen, device=device), "marks": marks.to(device)}
+    return {"next": from_numbers(chosen, like), "marks": moved(marks, like)}
 
 
 def _random(t: Tensors, row: int) -> float:
@@ -42,35 +58,36 @@ def _random(t: Tensors, row: int) -> float:
     return uniform(low, high, sequence, int(t["steps"][0]) + offset)
 
 
-def _penalised(logits: torch.Tensor, marks: torch.Tensor, s: dict[str, float]) -> torch.Tensor:
-    harder = torch.where(logits > 0, logits / s["repetition"], logits * s["repetition"])
-    logits = torch.where(marks % 2 == 1, harder, logits)
+def _penalised(logits: Array, marks: Array, s: dict[str, float]) -> Array:
+    harder = np.where(logits > 0, logits / s["repetition"], logits * s["repetition"])
+    logits = np.where(marks % 2 == 1, harder, logits)
     counts = marks // 2
     return logits - s["presence"] * (counts > 0) - s["frequency"] * counts
 
 
-def _choose(logits: torch.Tensor, s: dict[str, float], u: float) -> int:
+def _choose(logits: Array, s: dict[str, float], u: float) -> int:
     if s["temperature"] == 0:
-        return int((logits == logits.max()).int().argmax())
+        return int(first_largest(logits))
     k = int(s["top_k"])
     if 0 < k < len(logits):
-        logits = logits.masked_fill(logits < logits.topk(k).values[-1], -torch.inf)
-    p = ((logits - logits.max()) / s["temperature"]).softmax(0)
+        logits = np.where(logits < np.sort(logits)[-k], -np.inf, logits)
+    p = softmax((logits - logits.max()) / s["temperature"])
     if s["top_p"] < 1:
-        ordered, order = p.sort(descending=True, stable=True)
-        p = p.scatter(0, order, ordered.masked_fill(ordered.cumsum(0) - ordered >= s["top_p"], 0))
-    p = p.masked_fill(p < s["min_p"] * p.max(), 0)
-    cumulative = p.cumsum(0)
-    return int(torch.searchsorted(cumulative, u * cumulative[-1], right=True))
+        order = np.argsort(-p, stable=True)
+        ordered = p[order]
+        p[order] = np.where(ordered.cumsum() - ordered >= s["top_p"], 0, ordered)
+    cumulative = np.where(p < s["min_p"] * p.max(), 0, p).cumsum()
+    return int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
 
 
 def cost(v: Values, size: int) -> Cost:
     return Cost(flops=10.0 * v["B"] * v["V"], bytes=8.0 * v["B"] * v["V"])
 
 
-def _settings(v: Values, generator: torch.Generator) -> torch.Tensor:
-    def one_of(*values: float) -> torch.Tensor:
-        return torch.tensor(values)[torch.randint(len(values), (int(v["B"]),), generator=generator)]
+def _settings(v: Values, generator: Generator) -> Array:
+    def one_of(*values: float) -> Array:
+        drawn = fractions(generator, int(v["B"]))
+        return from_numbers(values, drawn)[to_kind(drawn * len(values), "int64")]
 
     V = float(v["V"])
     columns = (
@@ -83,37 +100,39 @@ def _settings(v: Values, generator: torch.Generator) -> torch.Tensor:
         one_of(0.0, 0.25),
         one_of(0.0),
     )
-    return torch.stack(columns, 1)
+    return namespace(columns[0]).stack(columns, axis=1)
 
 
-def _greedy(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+def _greedy(settings: Array, _: Mapping[str, int | float]) -> Array:
     """Without penalties: rounded, they would make other numbers equal."""
-    return torch.tensor([0.0, 0, 1, 0, 1, 0, 0, 0]).to(settings).expand_as(settings)
+    return settings * 0 + from_numbers([0.0, 0, 1, 0, 1, 0, 0, 0], settings)
 
 
-def _nucleus(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+def _nucleus(settings: Array, _: Mapping[str, int | float]) -> Array:
     """Temperature 1 and only top_p, different in each row."""
-    settings = torch.zeros_like(settings)
+    xp, settings = namespace(settings), settings * 0
     settings[:, 0], settings[:, 4] = 1.0, 1.0
-    settings[:, 2] = torch.linspace(0.153, 0.947, len(settings), device=settings.device)
+    settings[:, 2] = xp.linspace(0.153, 0.947, len(settings), device=settings.device)
     return settings
 
 
-def _wide(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+def _wide(settings: Array, _: Mapping[str, int | float]) -> Array:
     """More candidates than a list holds, from top-k and from top-p; then only the largest; then a few, far apart."""
     # temperature, top_k, top_p, min_p
     rows = ((1.0, 1030, 1.0, 0.0), (1.0, 600, 1.0, 0.0), (1.0, 0, 0.95, 0.0), (0.0, 0, 1.0, 0.0), (1.0, 0, 1.0, 0.3))
-    return torch.cat([torch.tensor(rows).to(settings), settings[:, 4:]], 1)
+    return namespace(settings).concatenate([from_numbers(rows, settings), settings[:, 4:]], axis=1)
 
 
-def _temperature_alone(settings: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
-    return torch.cat([torch.tensor([[1.0, 0.0, 1.0, 0.0]]).to(settings).expand(len(settings), 4), settings[:, 4:]], 1)
+def _temperature_alone(settings: Array, _: Mapping[str, int | float]) -> Array:
+    settings = copy_of(settings)
+    settings[:, :4] = from_numbers([1.0, 0.0, 1.0, 0.0], settings)
+    return settings
 
 
-def _flat(logits: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+def _flat(logits: Array, _: Mapping[str, int | float]) -> Array:
     """The first three rows; the others are peaked."""
-    unit = logits / logits.std(1, keepdim=True)
-    return torch.cat([unit[:3] / 10, unit[3:] * 3])
+    unit = logits / logits.std(1)[:, None]
+    return namespace(logits).concatenate([unit[:3] / 10, unit[3:] * 3])
 
 
 EQUALS: dict[str, Change] = {"logits": lambda x, _: x * 0, "settings": _nucleus}
@@ -121,49 +140,46 @@ EQUALS: dict[str, Change] = {"logits": lambda x, _: x * 0, "settings": _nucleus}
 # since sums of integers round a probability of 2^-48 to zero.
 ZERO: dict[str, Change] = {
     "logits": lambda x, _: x / 8,
-    "seeds": lambda x, _: torch.tensor([15, 0, 0, 0], dtype=x.dtype, device=x.device).expand_as(x),
-    "steps": lambda x, _: torch.full_like(x, 477932),
+    "seeds": lambda x, _: x * 0 + from_numbers([15, 0, 0, 0], x),
+    "steps": lambda x, _: x * 0 + 477932,
 }
 EDGE = 2.0**-20
 
 
-def _edges(logits: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+def _edges(logits: Array, _: Mapping[str, int | float]) -> Array:
     """The second token begins a little before the row's random number, and in odd rows a little after it."""
     numbers = [uniform(row, 0, row, 0) - (-1) ** row * EDGE for row in range(len(logits))]
-    second = (1 / torch.tensor(numbers, dtype=torch.float64) - 1).log()
-    return torch.stack([torch.zeros_like(second), second], 1).to(logits)
+    return from_numbers([[0.0, math.log(1 / number - 1)] for number in numbers], logits)
 
 
-def _rows_numbers(seeds: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
-    rows = torch.arange(len(seeds))
-    return torch.stack([rows, rows * 0, rows, rows * 0], 1).to(seeds)
+def _rows_numbers(seeds: Array, _: Mapping[str, int | float]) -> Array:
+    return arange(len(seeds), seeds)[:, None] * from_numbers([1, 0, 1, 0], seeds)
 
 
 NEAR_AN_EDGE: dict[str, Change] = {
     "logits": _edges,
     "seeds": _rows_numbers,
     "steps": lambda x, _: x * 0,
-    "settings": lambda x, _: torch.tensor([1.0, 0, 1, 0, 1, 0, 0, 0]).to(x).expand_as(x),
+    "settings": lambda x, _: x * 0 + from_numbers([1.0, 0, 1, 0, 1, 0, 0, 0], x),
 }
 TIES: dict[str, Change] = {"logits": lambda x, _: x.round(), "settings": _greedy}
 
 
-def _logits(v: Values, generator: torch.Generator) -> torch.Tensor:
+def _logits(v: Values, generator: Generator) -> Array:
     B, V = int(v["B"]), int(v["V"])
-    spread = torch.tensor([0.1, 1.0, 3.0, 8.0])[torch.randint(4, (B, 1), generator=generator)]
-    return torch.randn(B, V, generator=generator) * spread
+    logits = normal(generator, B, V)
+    return logits * from_numbers([0.1, 1.0, 3.0, 8.0], logits)[integers(generator, 0, 4, B, 1)]
 
 
-def _marks(v: Values, generator: torch.Generator) -> torch.Tensor:
+def _marks(v: Values, generator: Generator) -> Array:
     shape = (int(v["B"]), int(v["V"]))
-    count = torch.randint(0, 4, shape, generator=generator, dtype=torch.int32)
-    written = torch.rand(shape, generator=generator) < 0.2
-    in_prompt = torch.rand(shape, generator=generator) < 0.2
-    return torch.where(written & (count > 0), 2 * count + 1, in_prompt.int())
+    count = integers(generator, 0, 4, *shape)
+    written, in_prompt = fractions(generator, *shape) < 0.2, fractions(generator, *shape) < 0.2
+    return namespace(count).where(written & (count > 0), 2 * count + 1, in_prompt * 1)
 
 
-def _seeds(v: Values, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(-(2**31), 2**31, (int(v["B"]), 4), generator=generator)
+def _seeds(v: Values, generator: Generator) -> Array:
+    return integers(generator, -(2**31), 2**31, int(v["B"]), 4)
 
 
 OPERATION = Operation(

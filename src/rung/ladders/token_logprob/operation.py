@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from rung.arrays import Array, Generator, arange, copy_of, logsumexp, namespace, normal
 from rung.inputs import far_in_one_feature, near_the_end, rows_alike
 from rung.lazy import torch
 from rung.operation import Case, Cost, Library, Operand, Operation, Tensors, Values, sizes
@@ -17,26 +18,29 @@ NEAR = 2e-3  # rounding errors of a logit, relative to the largest one, tf32 inc
 def reference(t: Tensors, v: Values) -> Tensors:
     """The outputs, and the fewest and the most tokens that may count as likelier: rounding may put some logits on
     either side of the target's. Those of rows of zeros are exact, and equal ones are never likelier."""
-    zero = (t["weight"] == 0).all(1)
-    found: dict[str, list[torch.Tensor]] = {"logprob": [], "entropy": [], "fewest": [], "most": []}
+    zero, xp = (t["weight"] == 0).all(1), namespace(t["x"])
+    found: dict[str, list[Array]] = {"logprob": [], "entropy": [], "fewest": [], "most": []}
+    every, targets = t["x"].reshape(-1, int(v["C"])), t["targets"].reshape(-1)
     at_once = max(1, LOGITS_AT_ONCE // int(v["V"]))
-    for x, target in zip(t["x"].flatten(0, 1).split(at_once), t["targets"].flatten().split(at_once), strict=True):
-        target = target[:, None].long()
+    for start in range(0, len(every), at_once):
+        x, target = every[start : start + at_once], targets[start : start + at_once]
+        rows = arange(len(x), x)
         logits = x @ t["weight"].T
-        logp = logits.log_softmax(-1)
-        found["logprob"].append(logp.gather(1, target)[:, 0])
-        found["entropy"].append(-(logp.exp() * logp).sum(-1))
-        own, exact = logits.gather(1, target), zero | (x == 0).all(1, keepdim=True)
-        own_exact = exact.gather(1, target)
-        near = NEAR * logits.abs().amax(1, keepdim=True).clamp(min=1.0) * ~(exact & own_exact)
+        logp = logits - logsumexp(logits)[:, None]
+        found["logprob"].append(logp[rows, target])
+        found["entropy"].append(-(xp.exp(logp) * logp).sum(-1))
+        own, exact = logits[rows, target][:, None], zero | (x == 0).all(1)[:, None]
+        own_exact = exact[rows, target]
+        near = NEAR * xp.amax(abs(logits), axis=1, keepdims=True).clip(1.0) * ~(exact & own_exact[:, None])
         found["fewest"].append((logits > own + near).sum(1))
-        found["most"].append((logits > own - near).sum(1) - (~own_exact[:, 0]).int())  # itself is not likelier
-    return {name: torch.cat(parts).view(t["targets"].shape) for name, parts in found.items()}
+        found["most"].append((logits > own - near).sum(1) - 1 + own_exact * 1)  # itself is not likelier
+    return {name: xp.concatenate(parts).reshape(t["targets"].shape) for name, parts in found.items()}
 
 
-def rank(t: Tensors, v: Values) -> torch.Tensor:
+def rank(t: Tensors, v: Values) -> Array:
     """How many tokens were likelier."""
-    return torch.minimum(torch.maximum(t["rank"], t["fewest"]), t["most"])
+    xp = namespace(t["rank"])
+    return xp.minimum(xp.maximum(t["rank"], t["fewest"]), t["most"])
 
 
 def cost(v: Values, size: int) -> Cost:
@@ -44,24 +48,24 @@ def cost(v: Values, size: int) -> Cost:
     return Cost(flops=2.0 * tokens * v["V"] * v["C"], bytes=float(size * v["C"] * (tokens + v["V"]) + 16 * tokens))
 
 
-def spread(v: Values, generator: torch.Generator) -> torch.Tensor:
+def spread(v: Values, generator: Generator) -> Array:
     """Rows whose logits have a standard deviation of 4, so that some tokens are much likelier than others."""
     V, C = int(v["V"]), int(v["C"])
-    return torch.randn(V, C, generator=generator) * (4 / math.sqrt(C))
+    return normal(generator, V, C) * (4 / math.sqrt(C))
 
 
-def ends_likely(weight: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+def ends_likely(weight: Array, _: Mapping[str, int | float]) -> Array:
     """The vocabulary's first and last token make up a large part of the sum."""
-    weight = weight.clone()
+    weight = copy_of(weight)
     weight[[0, -1]] *= 4
     return weight
 
 
-def even_rows_zero(weight: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
-    return weight * (torch.arange(len(weight), device=weight.device)[:, None] % 2)
+def even_rows_zero(weight: Array, _: Mapping[str, int | float]) -> Array:
+    return weight * (arange(len(weight), weight)[:, None] % 2)
 
 
-def even(targets: torch.Tensor, _: Mapping[str, int | float]) -> torch.Tensor:
+def even(targets: Array, _: Mapping[str, int | float]) -> Array:
     return targets // 2 * 2
 
 

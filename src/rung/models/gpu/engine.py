@@ -217,7 +217,8 @@ class Columns:
             sent(state, self._numbers)  # one copy to the device, and from there to the step's inputs
             torch._foreach_copy_([session.tensors[name] for name in STATE], list(self._numbers[: len(STATE)]))
             session.decode.run()
-            return session.tensors["logits"][self._numbers[-1, :outputs]]
+            logits: torch.Tensor = session.tensors["logits"]
+            return logits[self._numbers[-1, :outputs]]
 
 
 COMPUTE = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.float16}

@@ -67,7 +67,7 @@ def build(
             ladders=ladders,
             climbs=_climbs(found) if found else [],
             lists=[(title, rows) for kind, title in LISTS if found and (rows := _list(found.of_kind(kind)))],
-            studies=[_study(row) for row in (found.of_kind("study") if found else ())],
+            studies=[_study(row) for row in (found.of_kind("study") if found else ()) if "title" in row.detail],
             measured=bool(found and found.results),
             gpu=found.gpu or "a CPU" if found else "",
             machine=_machine(found) if found else [],

@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include <functional>
+#include <initializer_list>
 #include <utility>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -43,6 +44,16 @@ inline std::function<double()> scalar_of(cublasHandle_t handle, const void* at, 
     if (compute == CUBLAS_COMPUTE_32I || compute == CUBLAS_COMPUTE_32I_PEDANTIC)
         return [read = scalar(handle, static_cast<const int*>(at))] { return double(read()); };
     return [read = scalar(handle, static_cast<const float*>(at))] { return double(read()); };
+}
+
+// Whether `number` and `put` know these formats; a function refuses others.
+inline bool are_known(std::initializer_list<cudaDataType> types)
+{
+    for (const cudaDataType type : types)
+        if (type != CUDA_R_32F && type != CUDA_R_64F && type != CUDA_R_16F && type != CUDA_R_16BF &&
+            type != CUDA_R_8I && type != CUDA_R_32I)
+            return false;
+    return true;
 }
 
 inline double number(const void* at, size_t i, cudaDataType type)

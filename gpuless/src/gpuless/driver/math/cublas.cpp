@@ -27,6 +27,7 @@ cublasStatus_t gemms(cublasHandle_t handle, cublasOperation_t ta, cublasOperatio
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (m < 0 || n < 0 || k < 0 || lda < (ta ? k : m) || ldb < (tb ? n : k) || ldc < m)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (!are_known({at, bt, ct})) return CUBLAS_STATUS_NOT_SUPPORTED;
     return later(handle->stream, [=] {
         for (int b = 0; b < batch; b++)
             gemm(ta, tb, m, n, k, alpha(), static_cast<const char*>(A) + b * sa * (long long)bytes_of(at), at, lda,
@@ -44,6 +45,7 @@ cublasStatus_t gemms_of(cublasHandle_t handle, cublasOperation_t ta, cublasOpera
     if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (m < 0 || n < 0 || k < 0 || lda < (ta ? k : m) || ldb < (tb ? n : k) || ldc < m)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (!are_known({at, bt, ct})) return CUBLAS_STATUS_NOT_SUPPORTED;
     return later(handle->stream, [=] {
         for (int b = 0; b < batch; b++)
             gemm(ta, tb, m, n, k, alpha(), A[b], at, lda, B[b], bt, ldb, beta(), C[b], ct, ldc);

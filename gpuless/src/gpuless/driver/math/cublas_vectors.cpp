@@ -126,6 +126,59 @@ VECTORS(S, s, float)
 VECTORS(D, d, double)
 #undef VECTORS
 
+// ---- numbers of any format
+
+namespace blas {
+double product_of(int n, const void* x, cudaDataType xt, int incx, const void* y, cudaDataType yt, int incy)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += number(x, size_t(i) * incx, xt) * number(y, size_t(i) * incy, yt);
+    return sum;
+}
+cublasStatus_t reduced_to(cublasHandle_t handle, void* result, cudaDataType type, std::function<double()> compute)
+{
+    const cublasStatus_t status = later(handle->stream, [=] { put(result, 0, type, compute()); });
+    if (!handle->pointer_mode) cuStreamSynchronize(handle->stream);
+    return status;
+}
+}  // namespace blas
+EXPORT cublasStatus_t cublasDotEx(cublasHandle_t handle, int n, const void* x, cudaDataType xt, int incx, const void* y,
+                                  cudaDataType yt, int incy, void* result, cudaDataType rt, cudaDataType)
+{
+    if (!blas::are_known({xt, yt, rt})) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return blas::reduced_to(handle, result, rt, [=] { return blas::product_of(n, x, xt, incx, y, yt, incy); });
+}
+EXPORT __typeof__(cublasDotEx) cublasDotcEx __attribute__((alias("cublasDotEx")));
+EXPORT cublasStatus_t cublasNrm2Ex(cublasHandle_t handle, int n, const void* x, cudaDataType xt, int incx, void* result,
+                                   cudaDataType rt, cudaDataType)
+{
+    if (!blas::are_known({xt, rt})) return CUBLAS_STATUS_NOT_SUPPORTED;
+    return blas::reduced_to(handle, result, rt,
+                            [=] { return __builtin_sqrt(blas::product_of(n, x, xt, incx, x, xt, incx)); });
+}
+EXPORT cublasStatus_t cublasAxpyEx(cublasHandle_t handle, int n, const void* alpha, cudaDataType at, const void* x,
+                                   cudaDataType xt, int incx, void* y, cudaDataType yt, int incy, cudaDataType)
+{
+    if (!blas::are_known({at, xt, yt})) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const double given = handle->pointer_mode ? 0 : blas::number(alpha, 0, at);
+    return blas::later(handle->stream, [=] {
+        const double a = handle->pointer_mode ? blas::number(alpha, 0, at) : given;
+        for (int i = 0; i < n; i++)
+            blas::put(y, size_t(i) * incy, yt,
+                      blas::number(y, size_t(i) * incy, yt) + a * blas::number(x, size_t(i) * incx, xt));
+    });
+}
+EXPORT cublasStatus_t cublasScalEx(cublasHandle_t handle, int n, const void* alpha, cudaDataType at, void* x,
+                                   cudaDataType xt, int incx, cudaDataType)
+{
+    if (!blas::are_known({at, xt})) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const double given = handle->pointer_mode ? 0 : blas::number(alpha, 0, at);
+    return blas::later(handle->stream, [=] {
+        const double a = handle->pointer_mode ? blas::number(alpha, 0, at) : given;
+        for (int i = 0; i < n; i++) blas::put(x, size_t(i) * incx, xt, a * blas::number(x, size_t(i) * incx, xt));
+    });
+}
+
 // ---- matrices of which one half is given
 
 namespace blas {

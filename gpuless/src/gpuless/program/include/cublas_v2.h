@@ -181,6 +181,16 @@ cublasStatus_t cublasGemmBatchedEx(cublasHandle_t handle, cublasOperation_t ta, 
 cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,
                              const float* alpha, const void* A, cudaDataType at, int lda, const void* B,
                              cudaDataType bt, int ldb, const float* beta, void* C, cudaDataType ct, int ldc);
+cublasStatus_t cublasDotEx(cublasHandle_t handle, int n, const void* x, cudaDataType xt, int incx, const void* y,
+                           cudaDataType yt, int incy, void* result, cudaDataType rt, cudaDataType compute);
+cublasStatus_t cublasDotcEx(cublasHandle_t handle, int n, const void* x, cudaDataType xt, int incx, const void* y,
+                            cudaDataType yt, int incy, void* result, cudaDataType rt, cudaDataType compute);
+cublasStatus_t cublasNrm2Ex(cublasHandle_t handle, int n, const void* x, cudaDataType xt, int incx, void* result,
+                            cudaDataType rt, cudaDataType compute);
+cublasStatus_t cublasAxpyEx(cublasHandle_t handle, int n, const void* alpha, cudaDataType at, const void* x,
+                            cudaDataType xt, int incx, void* y, cudaDataType yt, int incy, cudaDataType compute);
+cublasStatus_t cublasScalEx(cublasHandle_t handle, int n, const void* alpha, cudaDataType at, void* x,
+                            cudaDataType xt, int incx, cudaDataType compute);
 cublasStatus_t cublasSgemv(cublasHandle_t handle, cublasOperation_t ta, int m, int n, const float* alpha,
                            const float* A, int lda, const float* x, int incx, const float* beta, float* y, int incy);
 cublasStatus_t cublasSgeam(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb, int m, int n,
