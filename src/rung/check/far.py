@@ -20,7 +20,7 @@ from rung.check.gpu_limits import ARCH
 from rung.check.guarded_memory import Block, GuardedStorage
 from rung.check.operands import Operands
 from rung.check.report import Failure
-from rung.check.runner import Binding
+from rung.check.runner import PACE, Binding
 from rung.check.shapes import GROSS, MOST_FLOPS
 from rung.check.trial import Ran, Trials, alignment_of
 from rung.dtypes import element_name
@@ -30,18 +30,18 @@ from rung.rungs.arguments import SCALAR_KINDS
 from rung.rungs.cuda import CudaRung
 
 # Elements of the largest operand, along one dimension. Code that takes sizes of 64 bits is for more than 2^31; indices
-# of 32 bits need some room below it for the stride of a loop. What Python allocates and copies takes memory.
-# Where the loops of a capped grid do not end, fewer blocks of less, and at last what float holds exactly.
+# of 32 bits need some room below it for the stride of a loop. What Python allocates and copies takes memory. Where the
+# loops of a capped grid are too long, fewer blocks run, or less, and at last some more than float holds exactly.
+WIDE, USUAL, NEAR, PYTHON = 1.25 * 2**32, (1.5 * 2**30, 2.0**28, 2.0**26, 1.25 * 2**24), 2.0**16, 2.0**25
 BLOCKS, FEW = 40, 3  # that run
-WIDE, USUAL = (1.25 * 2**32, BLOCKS), ((1.5 * 2**30, BLOCKS), (0.75 * 2**30, FEW), (1.25 * 2**24, BLOCKS))
 SOME_BLOCKS = "some blocks at"
-NEAR, PYTHON = (2.0**16, BLOCKS), ((2.0**25, BLOCKS),)
-SECONDS, TRIES = 0.3, 3  # of a run, and shapes of a size that are tried where a GPU cannot launch the first
-PERIOD = 1021 * guard.PAGE  # bytes after which inputs repeat: a prime number of pages, so that wrapped addresses differ
-LINE = 128  # elements of a slice, at best
+TRIES = 3  # shapes of a size, where a GPU cannot launch the first
+STEPS, ENDLESS = 500_000, 10  # instructions of warps that are expected of a run, at most; times these it does not end
+PERIOD, DRAWN = 1021 * guard.PAGE, 8209  # bytes after which inputs repeat, of so many numbers: wrapped addresses differ
+LINE = 64  # elements of a slice, or some more: there are fewer than 2^31 / LINE slices
 PLACES, MOST, MOST_PAGES = 1000, 1 << 20, 4096  # that are compared, their elements, and pages that are read at once
 REPEATS = 1.5  # times the stores to an element that a smaller call makes
-LAST = 0.75  # from here on some of the blocks write
+LAST, SOME_OF_IT = 0.75, 0.01  # from here on the blocks write, at least this share of what they write
 SMALL, SOME = 5, (0, 2, 3)  # slices, of which some are compared with all
 
 
@@ -50,13 +50,13 @@ class Far:
 
     def __init__(self, trials: Trials, ran: Sequence[Ran], seed: int) -> None:
         self.trials, self.host, self.seed = trials, trials.host, seed
-        self.rung, self.operation = trials.rung, trials.operation
+        self.rung, self.operation, self.cuda = trials.rung, trials.operation, trials.cuda
         chosen = [self.operation.operand(name) for name in trials.names()]
         self.given = [o for o in chosen if o.view_of is None]
         self.names = [o.name for o in self.given]
         self.bases = [one.values for one in ran if not one.case.change]
         self.axes: dict[str, int] = {}  # of the operands that have the dimension
-        self.dim, self.first = "", True  # of further dimensions fewer sizes are tried
+        self.dim = ""
 
     def all(self) -> None:
         header, of = self.rung.header, self.operation
@@ -64,11 +64,14 @@ class Far:
             return
         if any(o.copy_of or o.follows or o.role == "inout" for o in self.given):
             return
-        for self.dim in of.dims:
-            self.axes = {o.name: o.shape.index(self.dim) for o in self.given if self.dim in o.shape}
-            plain = all(o.make is None for o in self.given if o.name in self.axes)
-            if plain and all(o.name in self.axes for o in self.given if o.written) and self._independent():
+        for dims in (of.dims, of.dims[:0:-1]) if self.cuda else (of.dims,):  # rows at first, then columns
+            if any(self._usable(dim) for dim in dims):
                 self._along()
+
+    def _usable(self, dim: str) -> bool:
+        self.dim, self.axes = dim, {o.name: o.shape.index(dim) for o in self.given if dim in o.shape}
+        plain = all(o.make is None for o in self.given if o.name in self.axes)
+        return plain and all(o.name in self.axes for o in self.given if o.written) and self._independent()
 
     def _independent(self) -> bool:
         """Whether slices along the dimension are independent: the reference of some is a part of that of all."""
@@ -98,30 +101,41 @@ class Far:
         return Operands(self.operation, values, self.trials.dtype, self.names, self.seed, device="cpu")
 
     def _along(self) -> None:
-        goals: Sequence[tuple[float, int]] = PYTHON
-        if isinstance(self.rung, CudaRung):
-            every = itertools.chain.from_iterable(self.rung.parameters.values())
+        goals = [PYTHON]
+        if self.cuda:
+            every = itertools.chain.from_iterable(self.rung.parameters.values())  # type: ignore[attr-defined]
             wide = any(SCALAR_KINDS.get(p.ctype) in ("i64", "u64") for p in every if not p.pointer)
-            goals = (*([WIDE] if wide else []), *(USUAL if self.first else USUAL[:1]))
-            self.first = False
-        self.repeats = math.inf
+            goals = [*([WIDE] if wide else []), *USUAL]
+        self.repeats, self.pace = math.inf, 0.0
         try:
-            if not self._runs(*NEAR):
+            if not self._runs(NEAR):
                 return
         except (Failure, EmulatorFault):  # its blocks are such that some of them do not show what is right
             self.trials.report.failure = {}
             return
-        any(self._runs(goal, blocks) for goal, blocks in goals)
+        any(self._runs(goal) for goal in goals)
 
-    def _runs(self, goal: float, blocks: int) -> bool:
-        """Whether the blocks of a call of so many elements come to their end."""
-        calls = itertools.islice(self._calls(goal), TRIES)
-        return next((done for values in calls if (done := self._judged(values, blocks)) is not None), False)
+    def _runs(self, goal: float) -> bool:
+        """Whether the blocks of a call of so many elements can be run."""
+        for values in itertools.islice(self._calls(goal), TRIES):
+            usable = (n for n in (BLOCKS, FEW) if self._expected(values, n) <= STEPS)
+            if (blocks := next(usable, 0)) and self._judged(values, blocks):
+                return True
+        return False
+
+    def _work(self, values: Values, blocks: int) -> float:
+        """Elements that so many blocks of each launch make."""
+        counts = [*map(math.prod, self.trials.grids(values))]
+        return self._slice(values) * values[self.dim] * sum(min(blocks, n) for n in counts) / sum(counts)
+
+    def _expected(self, values: Values, blocks: int) -> float:
+        """Instructions of warps, as many for each element as in the first run."""
+        return self.pace and self.pace * self._work(values, blocks)
 
     def _calls(self, goal: float) -> Iterator[Values]:
         """Calls of so many elements that the operation and the rung take."""
         sized = {self._slice(values): values for values in self.bases}
-        for per in sorted(sized, key=lambda per: abs(math.log(per / LINE))):
+        for per in sorted(sized, key=lambda per: (per < LINE, abs(math.log(per / LINE)))):
             with contextlib.suppress(RungError):
                 values = self._with(sized[per], int(goal / per))
                 small = all(math.prod(o.size(values)) <= MOST for o in self.given if o.name not in self.axes)
@@ -130,18 +144,17 @@ class Far:
                     yield values
 
     def _fits(self, values: Values) -> bool:
-        trials, rung = self.trials, self.rung
-        if not isinstance(rung, CudaRung):
+        if not isinstance(self.rung, CudaRung):
             return True
-        launches = rung.launches(values, trials.dtype, trials.tuning)
+        launches = self.rung.launches(values, self.trials.dtype, self.trials.tuning)
         return not any(limits.refusal(limits.limits(ARCH), config) for _, config in launches)
 
     def _slice(self, values: Values) -> int:
         one = self._with(values, 1)
         return max(math.prod(o.size(one)) for o in self.given if o.name in self.axes)
 
-    def _judged(self, values: Values, blocks: int) -> bool | None:
-        """Whether the blocks came to their end; None if the call cannot be run."""
+    def _judged(self, values: Values, blocks: int) -> bool:
+        """Whether the call can be run; raises a `Failure` if its blocks go wrong."""
         trials, host = self.trials, self.host
         trials.report.case = f"{SOME_BLOCKS} {' '.join(f'{dim}={values[dim]}' for dim in self.operation.dims)}"
         patterns = {o.name: self._pattern(o.name, values) for o in self.given if o.name in self.axes and not o.written}
@@ -157,42 +170,45 @@ class Far:
         call.inputs, call.outputs = [n for n in self.names if n not in written], written
         call.blocks = storage.blocks
         try:
-            bound = host.bind(self.rung, call, Binding(trials.tuning, few=blocks, seconds=SECONDS), storage)
-            launches, self.stored = host.launches, host.stored
+            seconds = (ENDLESS * self._expected(values, blocks) or STEPS) / PACE
+            bound = host.bind(self.rung, call, Binding(trials.tuning, few=blocks, seconds=seconds), storage)
+            launches, steps, self.stored = host.launches, host.steps, host.stored
             bound.run()
+            if self.cuda:
+                self.pace = self.pace or (host.steps - steps) / self._work(values, blocks)
         except EmulatorFault as fault:
-            if fault.kind in ("bounds", "race"):
+            if fault.kind in ("bounds", "race") or (fault.kind == "unfinished" and self.pace):
                 trials.report.failure = trials.call_facts(values, self.names)
                 raise
-            return False if fault.kind in ("unfinished", "deadlock") else None
+            return False
         except (Failure, RungError):  # what a GPU or the file refuses
-            return None
+            return False
         if host.launches == launches + 1 and not host.atomics and not host.keeps_state:  # else results have parts
-            self._compare(values, tensors, storage, blocks)
+            done = host.steps - steps
+            whole = blocks > FEW or done * ENDLESS < self._expected(values, blocks)  # few blocks of unusual orders
+            self._compare(values, tensors, storage, f"{blocks} blocks of the grid" if whole else "")
         return True
 
     def _pattern(self, name: str, values: Values) -> bytes:
         operand = self.operation.operand(name)
-        kind = element_name(operand.dtype, self.trials.dtype)
-        flat = replace(operand, shape=(PERIOD // np.dtype(kind).itemsize,))
-        return bytes(to_kind(random_numbers(flat, values, self.seed + len(name), 1.0, "cpu"), kind).tobytes())
+        made = random_numbers(replace(operand, shape=(DRAWN,)), values, self.seed + len(name), 1.0, "cpu")
+        return np.resize(to_kind(made, element_name(operand.dtype, self.trials.dtype)).view(np.uint8), PERIOD).tobytes()
 
-    def _compare(self, values: Values, tensors: Tensors, storage: GuardedStorage, blocks: int) -> None:
+    def _compare(self, values: Values, tensors: Tensors, storage: GuardedStorage, of: str) -> None:
         """What the blocks have written must be right; some of them write near the end, and not all to few elements."""
-        places, written = set[int](), 0
+        places, written, last = set[int](), 0, 0
         for name in (o.name for o in self.given if o.written):
             tensor, axis = tensors[name], self.axes[name]
             step, count = math.prod(tensor.shape[axis + 1 :]), tensor.shape[axis]
-            last = -1
             for found in self._written(tensor, storage.blocks[name]):
                 written += len(found) * tensor.itemsize
                 along = found // step % count
-                last = max(last, int(along.max()) if len(along) else -1)
+                last += int((along >= LAST * count).sum()) * tensor.itemsize
                 places |= {*along[:: max(1, len(along) // PLACES)].tolist()}
-            if blocks > FEW and last < LAST * count:
-                text = f"{name}: of {blocks} blocks of the grid, the last among them, none writes to its last quarter"
-                self._fail(f"{text} along {self.dim}", values)
-        chosen = sorted(places)[:: -(-len(places) * self._slice(values) // MOST)]
+            if of and last <= SOME_OF_IT * written:
+                text = f"{name}: of {of}, the last among them, none or few write to its last quarter along {self.dim}"
+                self._fail(text, values)
+        chosen = sorted(places)[:: -(-max(1, len(places)) * self._slice(values) // MOST)]
         operands = self._operands(self._with(values, len(chosen)))
         self._copy(tensors, operands.tensors, chosen)
         reference, operands.as_the_formula = operands.reference(), True
@@ -212,7 +228,7 @@ class Far:
 
     def _written(self, tensor: Array, block: Block) -> Iterator[Array]:
         """The elements that hold something: only of the pages that were touched, unless Python has copied all."""
-        if not isinstance(self.rung, CudaRung):
+        if not self.cuda:
             yield np.flatnonzero(~_unwritten(tensor))
             return
         touched = guard.touched(block.raw)
@@ -220,7 +236,7 @@ class Far:
             held = block.raw.reshape(-1, guard.PAGE)[pages].view(tensor.dtype)
             row, column = (~_unwritten(held)).nonzero()
             found = (pages[row] * guard.PAGE - block.start) // tensor.itemsize + column
-            yield found[(found >= 0) & (found < tensor.numel())]
+            yield found[(found >= 0) & (found < tensor.size)]
 
     def _fail(self, text: str, values: Values) -> None:
         self.trials.report.failure = self.trials.call_facts(values, self.names)
