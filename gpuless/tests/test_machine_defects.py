@@ -188,6 +188,20 @@ def test_a_load_that_ptxas_has_merged_ends_beyond_the_array(n: int) -> None:
     assert o[0] == n * (n - 1) / 2
 
 
+def test_a_pair_of_registers_replaces_the_number_beyond_the_array() -> None:
+    source = """
+    __global__ void k(float* o, const float* x, int n) {
+        __shared__ float s[3];
+        if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = n;
+        __syncthreads();
+        const float scale = rsqrtf((s[0] + s[1] + s[2]) / n + 1.f);
+        for (int i = threadIdx.x; i < n; i += 96) o[i] = x[i] * scale * x[0];
+    }"""
+    o, x = torch.zeros(200), torch.ones(200)
+    run(source, o, x, 200, block=96)
+    assert (o == 0.5).all()
+
+
 def test_numbers_of_a_merged_load_are_stored_one_by_one() -> None:
     source = """
     __global__ void k(int* o) {

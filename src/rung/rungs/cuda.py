@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpuless.launch import Argument, Build, LaunchConfig, Module
 
 _DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)")
+_REAL = re.compile(r"\brung\.cuh|\b(?:typedef\b[^;]*|using|typename|class|struct|define)\s+Real\b")  # says what it is
 ABOVE = 5  # folders, from a file's own up to its repository's, whose headers are found
 MOST_TEXT = 1 << 18  # characters of expressions that all rounds evaluate; gpt2-xl's layers have 40,000
 MOST_ROUNDS = 4096  # repetitions of a launch at most
@@ -66,7 +67,10 @@ def whole_text(path: Path) -> str:
     own = above if root is None else above[: root + 1]
     beside = [] if root is None else [place for folder in own for place in sorted(folder.glob("*/include"))]
     places = [*(place for folder in own for place in (folder / "include", folder)), *beside]
-    return with_made_kernels(with_headers(path, places))
+    text = with_made_kernels(with_headers(path, places))
+    if re.search(r"\bReal\b", text) and not _REAL.search(text):
+        return f'#include "rung.cuh"\n#line 1 "{path}"\n{text}'
+    return text
 
 
 class CudaRung(Rung):

@@ -135,7 +135,8 @@ bool may_read_beyond(const Program& program, const Op& load, unsigned first)
             const Op& op = program.ops[at];
             if (may_read(op, row)) return false;
             const bool always = op.guard == TRUE && !op.guard_inverted;
-            if (always && op.out.kind == Kind::Register && op.out.index == row) continue;
+            const bool writes = op.opcode && op.opcode->writes_register && op.out.index <= row;
+            if (always && writes && row < op.out.index + rows_written(op)) continue;
             if (op.opcode && op.opcode->pipe == Pipe::CBU && op.target) ways.push_back(op.target);
             const bool ends = op.name == "EXIT" || op.name == "RET" || (op.name == "BRA" && op.modifiers.empty());
             if (!(ends && always && op.every.size() < 2)) ways.push_back(at + 1);

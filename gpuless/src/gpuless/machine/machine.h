@@ -321,6 +321,7 @@ void block_index(uint32_t unit, unsigned rank, uint32_t* index);
 void note_executed(const Program& program);  // fidelity.cpp
 void note_refused(const std::string& text);
 void mark_verified_reads(Program& program);
+unsigned rows_written(const Op& op);  // registers from its first one on, of an instruction that writes any
 void mark_orders_within_blocks(Program& program);
 // A load of several words of shared memory of which the first lie in it: whether nobody uses the others (ptxas merges
 // loads of neighbours).

@@ -10,6 +10,13 @@
 #include <unordered_set>
 
 namespace rung_machine {
+
+unsigned rows_written(const Op& op)
+{
+    if (op.space != Space::NONE) return std::max(1u, op.bytes / 4u);
+    return op.opcode->width == Width::DOUBLE || op.has("64") || op.has("WIDE") ? 2 : 1;
+}
+
 namespace {
 
 constexpr size_t MOST_STATES = 1 << 12;
@@ -41,12 +48,6 @@ bool is_register(const Operand& o) { return o.kind == Kind::Register && o.index 
 bool touches_memory(const Op& op) { return op.space != Space::NONE; }
 bool is(const Op& op, const char* name) { return op.name == name; }
 bool compares_and_swaps(const Op& op) { return op.has("CAS") || op.has("CAST"); }
-
-unsigned rows_of(const Op& op)
-{
-    if (touches_memory(op)) return std::max(1u, op.bytes / 4u);
-    return op.opcode->width == Width::DOUBLE || op.has("64") || op.has("WIDE") ? 2 : 1;
-}
 
 bool any(const Rows& rows, const Operand& o, unsigned count)
 {
@@ -122,7 +123,8 @@ struct Place
     {
         while (before-- > 0) {
             const Op& op = program.ops[before];
-            if (!op.opcode || !is_register(op.out) || row < op.out.index || row >= op.out.index + rows_of(op)) continue;
+            if (!op.opcode || !is_register(op.out) || row < op.out.index || row >= op.out.index + rows_written(op))
+                continue;
             const std::vector<const Operand*> sum = row == op.out.index ? terms(op) : std::vector<const Operand*>();
             if (sum.empty()) of.insert(INSTRUCTION | uint64_t(before) << 2 | uint64_t(row - op.out.index));
             for (const Operand* o : sum)
@@ -161,7 +163,7 @@ bool says_equal(const State& s, const Op& op, bool executes)
 
 bool is_verified(const Program& program, const Op& read)
 {
-    const unsigned count = rows_of(read);
+    const unsigned count = rows_written(read);
     const Place place(program, read);
     State first = {read.number + 1, {}, {}, {}, 0, 0};
     assign(first.made, read, count, true, false);
@@ -184,12 +186,13 @@ bool is_verified(const Program& program, const Op& read)
                 if (any(s.made, op.s[0], 1)) return false;
                 const bool by_it = any(s.copies, op.s[1], 1) && (op.has("CAST") || Place(program, op) == place);
                 if (by_it && op.has("CAST")) return true;  // a loop that the compiler has made of an atomic
-                if (!by_it && any_source(s.made, op, rows_of(op))) return false;
-                assign(s.made, op, rows_of(op), false, !always), assign(s.copies, op, rows_of(op), false, !always);
-                if (by_it) verified = true, s.found.reset(), assign(s.found, op, rows_of(op), true, false);
+                if (!by_it && any_source(s.made, op, rows_written(op))) return false;
+                assign(s.made, op, rows_written(op), false, !always),
+                    assign(s.copies, op, rows_written(op), false, !always);
+                if (by_it) verified = true, s.found.reset(), assign(s.found, op, rows_written(op), true, false);
             } else if (touches_memory(op) || is(op, "RET") || is(op, "BRX")) {
-                if (any_source(s.made, op, rows_of(op)) || is(op, "RET") || is(op, "BRX")) return false;
-                for (Rows* rows : {&s.made, &s.copies, &s.found}) assign(*rows, op, rows_of(op), false, !always);
+                if (any_source(s.made, op, rows_written(op)) || is(op, "RET") || is(op, "BRX")) return false;
+                for (Rows* rows : {&s.made, &s.copies, &s.found}) assign(*rows, op, rows_written(op), false, !always);
             } else if (is(op, "BRA")) {
                 State taken = s;
                 taken.pc = op.target;
@@ -200,9 +203,9 @@ bool is_verified(const Program& program, const Op& read)
             } else {
                 const Operand* const copied = moved(op);
                 compare(s, op);
-                assign(s.copies, op, rows_of(op), copied && any(s.copies, *copied, 1), !always);
-                assign(s.found, op, rows_of(op), copied && any(s.found, *copied, 1), !always);
-                assign(s.made, op, rows_of(op), any_source(s.made, op, rows_of(op)), !always);
+                assign(s.copies, op, rows_written(op), copied && any(s.copies, *copied, 1), !always);
+                assign(s.found, op, rows_written(op), copied && any(s.found, *copied, 1), !always);
+                assign(s.made, op, rows_written(op), any_source(s.made, op, rows_written(op)), !always);
             }
             if ((is(op, "BRA") || is(op, "EXIT")) && says_equal(s, op, false)) break;
         }
