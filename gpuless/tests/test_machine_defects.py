@@ -190,16 +190,23 @@ def test_a_load_that_ptxas_has_merged_ends_beyond_the_array(n: int) -> None:
 
 def test_a_pair_of_registers_replaces_the_number_beyond_the_array() -> None:
     source = """
-    __global__ void k(float* o, const float* x, int n) {
+    #include <cuda_bf16.h>
+    __global__ void k(const __nv_bfloat16* x, const __nv_bfloat16* weight, __nv_bfloat16* out, int C, float eps) {
         __shared__ float s[3];
-        if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = n;
+        const __nv_bfloat16* r = x + (size_t)blockIdx.x * C;
+        float q = 0;
+        for (int c = threadIdx.x; c < C; c += 96) { float v = __bfloat162float(r[c]); q += v * v; }
+        for (int o = 16; o; o >>= 1) q += __shfl_down_sync(~0u, q, o);
+        if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = q;
         __syncthreads();
-        const float scale = rsqrtf((s[0] + s[1] + s[2]) / n + 1.f);
-        for (int i = threadIdx.x; i < n; i += 96) o[i] = x[i] * scale * x[0];
+        float scale = rsqrtf((s[0] + s[1] + s[2]) / C + eps);
+        for (int c = threadIdx.x; c < C; c += 96)
+            out[(size_t)blockIdx.x * C + c] =
+                __float2bfloat16(__bfloat162float(r[c]) * scale * __bfloat162float(weight[c]));
     }"""
-    o, x = torch.zeros(200), torch.ones(200)
-    run(source, o, x, 200, block=96)
-    assert (o == 0.5).all()
+    out, x = torch.zeros(200, dtype=torch.bfloat16), torch.ones(200, dtype=torch.bfloat16)
+    run(source, x, x, out, 200, 3.0, block=96)
+    assert (out == 0.5).all()
 
 
 def test_numbers_of_a_merged_load_are_stored_one_by_one() -> None:

@@ -118,6 +118,22 @@ def test_a_float_pointer_does_not_pass_for_bf16(tmp_path: Path) -> None:
         prepared(tmp_path, "float* out", "out[0] = 1;", dtype="bf16")
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_real_is_the_format_also_without_the_ladders_header(tmp_path: Path, dtype: str) -> None:
+    done = prepared(tmp_path, "const Real* b, Real* out", "out[1] = (Real)((float)b[3] + 7.f);", dtype=dtype)
+    assert float(done.buffers["out"].flatten()[1]) == 8.0
+
+
+def test_numbers_that_are_only_moved_may_be_moved_as_integers(tmp_path: Path) -> None:
+    path, text = tmp_path / "mine.cu", TEMPLATE.replace('"f32", "bf16"', '"f16"')
+    path.write_text(text.format(parameters="const short* x, short* out", body="out[0] = x[0];", keys="", launch=""))
+    rung = CudaRung(catalogue.operation("copy"), path)
+    tensors = {"x": torch.tensor([-1.5], dtype=torch.float16), "out": torch.zeros(1, dtype=torch.float16)}
+    values = rung.operation.complete({"N": 1})
+    rung.prepare(tensors, values, DTYPES["f16"], device="emulator").run()
+    assert float(tensors["out"]) == -1.5
+
+
 def test_an_unknown_tunable_is_named() -> None:
     rung = catalogue.find("residual/01_naive")
     with pytest.raises(RungError, match="no tunable 'BLOK'; it has BLOCK"):
