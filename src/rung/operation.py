@@ -302,7 +302,7 @@ class Operation:
                 with quiet():
                     drawn = from_draw and not operand.alike
                     random = (operand, values, seed * 1009 + index, size, maker)
-                    made = moved(from_draw[operand.name] if drawn else _random(*random), tensor)
+                    made = moved(from_draw[operand.name] if drawn else random_numbers(*random), tensor)
                     tensor[...] = changes[operand.name](made, values) if operand.name in changes else made
             tensors[operand.name] = tensor
         return tensors
@@ -335,7 +335,7 @@ def _alike(operand: Operand, number: float | None, values: Values, _: object = N
     return np.full(operand.size(values), number, np.float32)
 
 
-def _random(operand: Operand, values: Values, seed: int, magnitude: float, device: str) -> Array:
+def random_numbers(operand: Operand, values: Values, seed: int, magnitude: float, device: str) -> Array:
     generator: Generator = np.random.default_rng(seed)
     if device != "cpu":
         generator = torch.Generator(device=device).manual_seed(seed)

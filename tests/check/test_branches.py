@@ -21,7 +21,6 @@ from rung.dtypes import dtype
 from rung.errors import EmulatorFault
 from rung.operation import Case
 from rung.rungs import catalogue
-from rung.rungs.cuda import CudaRung
 
 BROKEN = Path(__file__).parents[1] / "broken"
 ADD = """/*---
@@ -141,12 +140,6 @@ def test_the_shapes_of_branches_do_not_depend_on_the_machines_speed(
             patched.setattr(Trials, "at", noted)
             at_branches()
     assert tried[0] == tried[1] and tried[0]
-
-
-def test_a_number_that_the_code_counts_on_stays_the_grid_s(tmp_path: Path) -> None:
-    """gelu.cu's rows step by 500, as its grid has 500 blocks: fewer blocks would be another kernel."""
-    rung = catalogue.rung_from_file(catalogue.operation("gelu"), BROKEN / "branches" / "gelu.cu")
-    assert isinstance(rung, CudaRung) and rung.capped(2).header == rung.header
 
 
 @pytest.mark.slow

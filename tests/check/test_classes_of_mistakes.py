@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from rung.check import schedule
 from rung.check.judge import check
-from rung.check.report import THOROUGH, CheckRequest, Failure, Report
-from rung.check.runner import LocalRunner
-from rung.check.schedule import Procedure
-from rung.check.trial import Trials
-from rung.dtypes import dtype
-from rung.errors import RungError
+from rung.check.report import Report
 from rung.rungs import catalogue
 from rung.rungs.numbers import sizes_in
 
@@ -41,21 +34,6 @@ def verdict_on(grid: str, body: str, folder: Path) -> Report:
     path = folder / "own.cu"
     path.write_text(COPY.replace("GRID", grid).replace("BODY", body))
     return check(catalogue.rung_from_file(catalogue.operation("residual"), path), "f32", device="emulator")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("grid", "step", "verdict"),
-    [
-        ("min(B * T, 40)", "40", "ok"),  # fewer than a cap at which caps are lowered
-        ("min(B * T, 4000)", "gridDim.x", "ok"),
-        ("min(B * T, 4000)", "count", "failed"),
-        ("min(4000, B * T)", "count", "failed"),
-    ],
-)
-def test_a_grid_that_is_capped_needs_a_loop(grid: str, step: str, verdict: str, tmp_path: Path) -> None:
-    report = verdict_on(grid, ROWS.replace("STEP", step) + SUM, tmp_path)
-    assert report.verdict == verdict, report
 
 
 @pytest.mark.slow
@@ -120,25 +98,6 @@ def test_every_mistake_of_the_list_can_be_made() -> None:
         assert kernel.get("before", "") in text and kernel.get("before", "") != kernel.get("after"), kernel
         assert kernel.get("operation", "residual") in catalogue.operations()
     assert len({tuple(kernel.values()) for kernel in kernels}) == len(kernels)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("at", "right"), [("r * C + c", True), ("unsigned(r * C + c) * 1024 / 1024", False)])
-def test_a_shape_of_the_model_shows_products_beyond_32_bits(
-    at: str, right: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(schedule, "LARGEST_BYTES", 1.6e8)
-    path = tmp_path / "own.cu"
-    body = ROWS.replace("STEP", "gridDim.x") + SUM.replace("a[r * C + c]", f"a[{at}]")
-    path.write_text(COPY.replace("GRID", "B * T").replace("BODY", body))
-    rung = catalogue.rung_from_file(catalogue.operation("residual"), path)
-    asked = CheckRequest("residual/own", "f32", "emulator", effort=THOROUGH)
-    report = Report("residual/own", "f32", "emulator")
-    procedure = Procedure(Trials(rung, dtype("f32"), "emulator", report, LocalRunner("emulator"), asked), 0, THOROUGH)
-    procedure._every_case([(case, rung.operation.complete(case.values)) for case in rung.operation.cases[:4]])
-    with nullcontext() if right else pytest.raises((Failure, RungError)):
-        procedure._at_a_shape_of_the_model()
-    assert report.case == "b64t1024 of the model"
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -61,7 +62,7 @@ def guarded_empty(nbytes: int, near: int = 0, *, filled: bool = True) -> Bytes:
 
 
 def guarded_file(file: int, nbytes: int, near: int = 0) -> Bytes:
-    """The same over a file of whole pages that another process maps as well."""
+    """The same over a file of whole pages that another process maps as well; a shorter file is repeated."""
     mapped, length = _map(file, nbytes, nbytes, near)
     return _array(Guarded(mapped, length, mapped + GUARD, nbytes))
 
@@ -72,9 +73,12 @@ def _map(file: int, room: int, nbytes: int, near: int) -> tuple[int, int]:
     if mapped == ctypes.c_void_p(-1).value:
         raise UserError(f"No memory for a guarded tensor of {nbytes} bytes: use a smaller case.")
     how = MAP_FIXED | (MAP_SHARED if file >= 0 else MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
-    if libc.mmap(mapped + GUARD, room, PROT_READ_WRITE, how, file, 0) != mapped + GUARD:
-        libc.munmap(mapped, length)
-        raise UserError(f"A tensor of {nbytes} bytes cannot be mapped: use a smaller case.")
+    piece = min(room, os.fstat(file).st_size) if file >= 0 else room
+    for start in range(mapped + GUARD, mapped + GUARD + room, piece):
+        size = min(piece, mapped + GUARD + room - start)
+        if libc.mmap(start, size, PROT_READ_WRITE, how, file, 0) != start:
+            libc.munmap(mapped, length)
+            raise UserError(f"A tensor of {nbytes} bytes cannot be mapped: use a smaller case.")
     return mapped, length
 
 
@@ -84,6 +88,7 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
     libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     return libc
 
 
@@ -108,6 +113,15 @@ def _release(start: int) -> None:
     guarded = _alive.pop(start)
     _data.pop(start, None)
     _libc().munmap(guarded.mapped, guarded.length)
+
+
+def touched(raw: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The pages of guarded memory over a file that some process has touched."""
+    guarded = _alive[address_of(raw)]
+    pages = np.zeros(-(-guarded.size // PAGE), np.uint8)
+    if _libc().mincore(guarded.start, guarded.size, pages.ctypes.data):
+        raise UserError("The system does not tell which pages of memory were touched.")
+    return np.flatnonzero(pages & 1)
 
 
 def data_at(address: int) -> Data | None:

@@ -40,7 +40,7 @@ class Settings:
     check_races: bool = False  # accesses that nothing orders are looked for; takes twice as long
     counters: bool = False  # what the instructions do is counted; counters.py reports it by line
     coverage: bool = False  # branches are counted; coverage.py reports them by line
-    few: bool = False  # of each launch only the first, the middle and the last block run
+    few: int = 0  # of each launch only so many blocks run: the first, the middle, the last and drawn ones
     arch: str = machine.ARCH  # that modules are compiled for, and whose limits hold
 
     def __post_init__(self) -> None:
@@ -55,6 +55,7 @@ class Session:
     def __init__(self, **settings: Any) -> None:
         self.settings = Settings(**settings)
         self.launches = self.steps = self.atomics = 0
+        self.stored = 0  # bytes, by usual instructions in global memory, where few blocks run
         self.keeps_state = False
         self.unwritten: EmulatorFault | None = None  # the last read of shared or local memory that nothing had written
         self.coverage = coverage.Executed()
@@ -181,6 +182,8 @@ class Session:
                 self.atomics += sum(tally[n][1] for n in program.atomics)
                 if settings.coverage:
                     self.coverage.add(program, tally)
+                if settings.few:
+                    self.stored += sum(lanes * n for (_, lanes), n in zip(tally, program.stores, strict=True) if n)
             if found := machine.unwritten(program, config) if settings.poison else None:
                 self.unwritten = found
             if settings.counters and self.counts is not None:

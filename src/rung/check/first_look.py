@@ -69,8 +69,8 @@ def _unbound(rung: CudaRung, dtypes: Sequence[str], archs: Sequence[str]) -> Rep
 def doubted(report: Report, rung: Rung) -> Report:
     """A failure by a call that rung has found out, at a shape at which no plain run of it is right, is no verdict; nor
     is a race or a deadlock of a launch that it guessed (threads of another block may not meet so), nor the loss of
-    NaN, of a file that was not written for rung."""
-    if report.verdict != "failed" or not rung.foreign:
+    NaN, of a file that was not written for rung and does not say what it is for."""
+    if report.verdict != "failed" or not rung.foreign or rung.declared:
         return report
     if report.cause in OF_THE_KERNEL and rung.learned and rung.learned.guess:
         told = f"{report.reason.rstrip('.')}; that is with {rung.learned.guess}: --launch, or a header, says another"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import math
 import mmap
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -61,8 +63,9 @@ class GuardedStorage:
         raw: Raw | None = None,
         placement: Placement | None = None,
         addresses: Addresses | None = None,
+        poisoned: bool = True,
     ) -> None:
-        self.device, self.alignment = device, alignment
+        self.device, self.alignment, self.poisoned = device, alignment, poisoned
         self.memory = "cuda" if device == "cuda" and raw is None else "cpu"  # addresses of the blocks
         self.placement = placement or Placement()
         self.addresses = addresses or Addresses(self.placement)
@@ -72,7 +75,7 @@ class GuardedStorage:
         self._painted: Array | None = None  # the content of all bands, concatenated
 
     def empty(self, name: str, shape: tuple[int, ...], kind: str) -> Array:
-        """A poisoned tensor with guards."""
+        """A tensor with guards, poisoned unless the storage is not."""
         width = dtype_of(kind, np).itemsize
         size = math.prod(shape) * width
         multiple = max(self.alignment, width)
@@ -91,7 +94,8 @@ class GuardedStorage:
         if self.device != "cuda":
             gpuless.mark_data(raw, start, start + size)
         self._painted = None
-        self.poison(name, self._first)
+        if self.poisoned:
+            self.poison(name, self._first)
         return bits_of(raw[start : start + size], kind).reshape(shape)
 
     def _memory(self, name: str, size: int, lead: int) -> Array:
@@ -186,9 +190,24 @@ def _on_cpu(size: int, near: int) -> Array:
     return gpuless.guarded_empty(size, near) if gpuless.available() is None else empty((size,), "uint8")
 
 
+def memory_file(size: int, pattern: bytes = b"") -> int:
+    """A file in memory for two processes. It cannot be truncated: that would end either at its next access."""
+    file = os.memfd_create("operand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, len(pattern) or size)
+    os.pwrite(file, pattern, 0)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return file
+
+
 def mapped(file: int, size: int) -> Array:
     """The bytes of a file that other processes map, too."""
     return np.frombuffer(mmap.mmap(file, size), np.uint8)
+
+
+def reserve(size: int, pattern: bytes) -> tuple[int, Array]:
+    """A file, and memory over it that takes no room before it is touched; a pattern of whole pages is repeated."""
+    file = memory_file(size, pattern)
+    return file, gpuless.guarded_file(file, size)
 
 
 def fill(raw: Array, pattern: bytes) -> None:

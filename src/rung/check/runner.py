@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import itertools
 import math
+import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -19,7 +21,7 @@ import gpuless
 from gpuless import machine
 from gpuless.counts import coverage
 from rung.arrays import Array, bits_of, copy_of, dtype_of, put
-from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab
+from rung.check.guarded_memory import GuardedStorage, Mirror, Placement, Slab, reserve
 from rung.check.operands import Operands
 from rung.check.report import RAISED, REFUSES, Failure
 from rung.cuda import triton
@@ -48,10 +50,10 @@ class Binding:
     tuning: dict[str, int] | None = None
     coverage: bool = False  # branches are counted
     sms: int | None = None
-    cap: int = 0  # replaces the numbers that cap a grid
     arch: int = 0  # replaces __CUDA_ARCH__ in the text
     seconds: float = 0.0  # until a launch is stopped, if another limit than usual
     races: bool = True  # are looked for when it runs
+    few: int = 0  # blocks of each launch that run; 0: all
 
 
 Seconds = Callable[[], float]  # known once the work is complete
@@ -107,6 +109,16 @@ class LocalRunner:
         return gpuless.current().steps
 
     @property
+    def launches(self) -> int:
+        """Launches of emulated kernels so far."""
+        return gpuless.current().launches
+
+    @property
+    def stored(self) -> int:
+        """Bytes that emulated launches have stored so far, where few of their blocks ran."""
+        return gpuless.current().stored
+
+    @property
     def unwritten(self) -> str:
         """The last read of shared or local memory that nothing had written, as a sentence; empty if there was none."""
         return str(gpuless.current().unwritten or "") if self.device != "cuda" else ""
@@ -126,6 +138,16 @@ class LocalRunner:
             return GuardedStorage("cuda", alignment=alignment, raw=mirror, placement=placement)
         slab = Slab(placement, sum(sizes), len(sizes)) if self.device == "cuda" and sizes else None
         return GuardedStorage(self.device, alignment=alignment, placement=placement, addresses=slab)
+
+    def reserved(self, alignment: int, patterns: Mapping[str, bytes]) -> GuardedStorage:
+        """Memory of the emulator that takes no room before it is touched; inputs may repeat a pattern of pages."""
+        raw = functools.partial(self._reserve, patterns=patterns)
+        return GuardedStorage(self.device, alignment=alignment, raw=raw, poisoned=False)
+
+    def _reserve(self, name: str, size: int, patterns: Mapping[str, bytes]) -> Array:
+        file, raw = reserve(size, patterns.get(name, b""))
+        os.close(file)
+        return raw
 
     def coverage(self) -> coverage.Coverage:
         """What emulated launches have run since the last call, and what they have not, if that was counted."""
@@ -158,7 +180,6 @@ def prepare(rung: Rung, operands: Bound, how: Binding, device: Device, scratch: 
         owned = {n: mirror.there(t) for n, t in tensors.items() if n in scratch.blocks}
         tensors = rung.operation.viewed(owned, tensors, operands.values)
     if isinstance(rung, CudaRung):
-        rung = rung.capped(how.cap) if how.cap else rung
         rung = rung.for_architecture(how.arch) if how.arch else rung
     with of_the_rung(), base.emulated_multiprocessors(how.sms), emulated(device, replace(how, races=True)):
         prepared = rung.prepare(tensors, operands.values, operands.dtype, device=device, tuning=how.tuning, empty=empty)
@@ -211,7 +232,7 @@ def probe(rung: Rung, asked: Probe) -> list[list[int]]:
             sizes = {o.name: o for o in map(of.operand, asked.names) if o.view_of is None}
             owned = {n: empty("", o.size(values), element_name(o.dtype, dtype)) for n, o in sizes.items()}
             tensors = of.viewed(owned, asked.names, values)
-            with gpuless.under(steps=MOST_STEPS, coverage=True, few=True):
+            with gpuless.under(steps=MOST_STEPS, coverage=True, few=3):
                 rung.prepare(tensors, values, dtype, device="emulator", tuning=asked.tuning, empty=empty).run()
         found[number] = coverage.ran_among(gpuless.current().coverage.take(), asked.wanted)
         for place in found[number]:
@@ -241,7 +262,8 @@ def emulated(
         return nullcontext()
     seconds = how.seconds or (min(UNKNOWN, max(LEAST_SECONDS, LONGER * took)) if took else UNKNOWN)
     steps = int(seconds * PACE)
-    return gpuless.under(order=order, seed=SEED, steps=steps, check_races=how.races, coverage=how.coverage)
+    some = {"check_races": how.races, "coverage": how.coverage, "few": how.few}
+    return gpuless.under(order=order, seed=SEED, steps=steps, **some)
 
 
 class Copies(Protocol):

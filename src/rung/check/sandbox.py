@@ -9,19 +9,18 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
-import fcntl
 import os
 import socket
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import gpuless
 from gpuless.counts import coverage, fidelity
 from rung.arrays import Array, address_of, kind_of
 from rung.check.child import spare, taken
-from rung.check.guarded_memory import GuardedStorage, Placement, mapped
+from rung.check.guarded_memory import GuardedStorage, Placement, mapped, memory_file, reserve
 from rung.check.operands import Operands
 from rung.check.report import RAISED, REFUSES, SLOW, Failure, Verdict
 from rung.check.runner import PACE, STALLS, Binding, LocalCall, LocalRunner, Order, Probe, Seconds
@@ -45,7 +44,7 @@ class Sandbox(LocalRunner):
     """In a process for one rung."""
 
     atomics = keeps_state = False
-    steps = 0
+    steps = launches = stored = 0
     unwritten = ""
 
     def __init__(self, device: Device, rung: Rung, *, mirrored: bool | None = None) -> None:
@@ -93,11 +92,13 @@ class Sandbox(LocalRunner):
         return [[int(n) for n in some if 0 <= n < len(asked.wanted)] for some in reached[: len(asked.calls)]]
 
     def _memory(self, name: str, size: int) -> Array:
-        """Memory for both processes; it cannot be truncated, which would end this process at its next access."""
-        file = os.memfd_create("operand", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(file, size)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        file = memory_file(size)
         raw = mapped(file, size)
+        self._files_at[address_of(raw)] = file
+        return raw
+
+    def _reserve(self, name: str, size: int, patterns: Mapping[str, bytes]) -> Array:
+        file, raw = reserve(size, patterns.get(name, b""))
         self._files_at[address_of(raw)] = file
         return raw
 
@@ -149,6 +150,7 @@ class Sandbox(LocalRunner):
         self.library_calls.update(str(n)[:80] for n in answer.get("library", [])[:50])
         self.atomics |= bool(answer.get("atomics"))
         self.keeps_state |= bool(answer.get("keeps_state"))
+        self.launches, self.stored = int(answer.get("launches", 0)), int(answer.get("stored", 0))
         seen = max(self._seen, int(answer.get("steps", 0)))
         self.steps, self._seen = self.steps + seen - self._seen, seen
         if told := answer.get("fidelity"):

@@ -228,7 +228,9 @@ def main(settings: dict[str, Any]) -> None:
             answer = {"error": f"ends the process ({type(error).__name__}) instead of running"}
         except BaseException as error:
             answer = {"error": first_line(f"{type(error).__name__}: {error}")}
-        answer |= {"steps": gpuless.current().steps, "tuned": triton_driver.tuned()}
+        here = gpuless.current()
+        answer |= {"steps": here.steps, "launches": here.launches, "stored": here.stored}
+        answer |= {"tuned": triton_driver.tuned()}
         if judged.device == "emulator":
             answer["fidelity"] = machine.fidelity()
         try:

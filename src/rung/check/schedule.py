@@ -23,15 +23,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuless.base.processors import available_memory
 from gpuless.compile.source import without_comments
 from gpuless.counts.coverage import OF_TRITON, SPACES, merged, missed
 from gpuless.facts import gpus
 from rung.check.advice import Advice
+from rung.check.far import SOME_BLOCKS, Far
 from rung.check.guarded_memory import ALL, STRICTEST, Placement
 from rung.check.report import NEVER, OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding
-from rung.check.shapes import MOST_BYTES, MOST_FLOPS, Shapes
+from rung.check.shapes import MOST_FLOPS, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, alignment_of, largest, quick, widest
 from rung.errors import CompileError, EmulatorFault, RungError, TooLarge
 from rung.inputs import with_zeros
@@ -43,12 +43,9 @@ from rung.rungs.python import PythonRung
 
 MULTIPROCESSORS = (46, 58, 78, 84, 108, 114, 128, 144, 148, 160, 170)  # of further GPUs, of which one is drawn
 FIRST_CASES = 3
-FEW_BLOCKS = 2
 LATER_PYTHON = 150  # later runs of a Python file: its own code takes time, too
 SLOW_EMULATED = 0.4  # seconds of a run from which one run of a case is enough
 FEW_LATER, LATER_SECONDS = 20, 0.1  # runs of the cases with most blocks
-LARGEST_BYTES, LARGEST_SECONDS = 8e8, 6.0  # of operands at a shape of the model, and of a run there, as forecast
-COPIES = 12  # of the operands, in float64 for example, that a run and its comparison need
 EMULATED_ARCH, MOST_ARCHITECTURES = 900, 6  # of which code is run
 _ARCHITECTURES = re.compile(r"__CUDA_ARCH__\s*[<>=!]=?\s*(\d+)|(\d+)\s*[<>=!]=?\s*__CUDA_ARCH__")
 _FACTS = re.compile(r"\bsms\b|\bmax_grid_y\b")
@@ -88,7 +85,7 @@ class Procedure:
         report, trials = self.report, self.trials
         failure = report.failure = report.failure or trials.last_call()
         facts = {**failure.get("dims", {}), **failure.get("scalars", {})}
-        if not self.effort.alone or not facts or trials.operation.custom_check is not None:
+        if not self.effort.alone or not facts or trials.operation.custom_check is not None or self._of_a_few_blocks():
             return
         values = report.cause in WRONG
         if values and _in_one_row(failure):  # a size explains that by chance only
@@ -105,6 +102,8 @@ class Procedure:
     def confirmed(self) -> bool:
         """Whether usual numbers come out right at the shape that failed: the call is right there, the kernel wrong."""
         report, trials = self.report, self.trials
+        if self._of_a_few_blocks():
+            return True
         values = trials.operation.complete({**report.failure.get("dims", {}), **report.failure.get("scalars", {})})
         before = vars(report).copy()
         try:
@@ -114,6 +113,9 @@ class Procedure:
         finally:
             vars(report).update(before)
         return True
+
+    def _of_a_few_blocks(self) -> bool:
+        return self.report.case.startswith(SOME_BLOCKS)
 
     def _every_case(self, cases: Sequence[tuple[Case, Values]]) -> None:
         effort, trials, slow = self.effort, self.trials, self._slow()
@@ -184,12 +186,13 @@ class Procedure:
         self.tell("now addresses, calls without optional operands, further shapes")
         for one in _each(self.ran[0], largest(self.ran, OFTEN)):
             self._elsewhere(one)
-        self._with_few_blocks()
         self._for_other_architectures()
         self._without_nullable_anywhere()
         self._further_shapes()
-        if self.emulated and self.effort == THOROUGH and not catalogue.shipped(self.rung):
-            self._at_a_shape_of_the_model()
+        if self.emulated and not catalogue.shipped(self.rung):
+            figures = self.report.element, self.report.norm
+            Far(self.trials, self.ran, self.seed).all()
+            self.report.element, self.report.norm = figures
 
     def _at(self, one: Ran, how: Binding | None = None, names: list[str] | None = None) -> Trial:
         return self.trials.at(one.case, one.values, self.seed, how, names)
@@ -322,29 +325,6 @@ class Procedure:
                     return sms
         return None
 
-    def _with_few_blocks(self) -> None:
-        """A grid that a number caps, at a shape of the model, must leave nothing out: the same code with two blocks."""
-        rung, trials = self.rung, self.trials
-        if not self.emulated or not isinstance(rung, CudaRung):
-            return
-        few, more = rung.capped(FEW_BLOCKS), rung.capped(1 << 30)
-        if few.header == rung.header:
-            return
-
-        def grids(of: CudaRung, values: Values) -> list[tuple[int, int, int]]:
-            return [c.grid for _, c in of.launches(values, trials.dtype, trials.tuning, trials.device)]
-
-        shapes = {name: self.operation.complete(given) for name, given in self.operation.shapes.items()}
-        beyond = [n for n, v in shapes.items() if not trials.refuses(v) and grids(rung, v) != grids(more, v)]
-        usable = [one for one in self.ran if one.seconds <= OFTEN and grids(few, one.values) != grids(rung, one.values)]
-        if not beyond or not usable:
-            return
-        try:
-            self._at(usable[-1], Binding(trials.tuning, cap=FEW_BLOCKS)).once()
-        except (Failure, RungError) as failure:
-            text = f"its grid is capped, at {beyond[0]} too, and the blocks that are left out are not made up for"
-            raise Failure(f"{text} (tried with {FEW_BLOCKS} blocks): {failure}", failure.kind) from failure
-
     def _for_other_architectures(self) -> None:
         """The branches for other GPUs, as far as they compile for this one, on both sides of each number; one that
         writes nothing refuses its GPUs."""
@@ -361,34 +341,6 @@ class Procedure:
                     if failure.kind not in ("unsupported", "trap", SLOW) and NEVER not in str(failure):
                         raise Failure(f"where __CUDA_ARCH__ is {arch}: {failure}", failure.kind) from failure
         self.report.notes.append("its code for other __CUDA_ARCH__ was run, too, where it compiles for sm_90")
-
-    def _at_a_shape_of_the_model(self) -> None:
-        """At the largest shape of the model that can be run here, with a smaller batch if need be: indices pass the
-        limits of 24 and 32 bits there, and grids the numbers that cap them."""
-        rung, trials, operation = self.rung, self.trials, self.operation
-        if not isinstance(rung, CudaRung):
-            return
-
-        def work(values: Values) -> tuple[int, float]:
-            launches = rung.launches(values, trials.dtype, trials.tuning, trials.device)
-            bytes_ = sum(operation.size_of(operation.operand(n), values, trials.dtype) for n in trials.names())
-            return sum(math.prod(c.grid) * c.threads for _, c in launches), max(bytes_, 1)
-
-        paced = largest(self.ran, self.effort.affordable)
-        threads, moved = work(paced.values)
-        of_threads, of_bytes = paced.seconds / threads, paced.seconds / moved
-        batch, most = operation.dims[0], min(LARGEST_BYTES, available_memory() // COPIES)
-        for name, given in sorted(operation.shapes.items(), key=lambda one: -math.prod(map(float, one[1].values()))):
-            values = operation.complete(given)
-            while not trials.refuses(values):
-                threads, moved = work(values)
-                if moved <= most and max(threads * of_threads, moved * of_bytes) <= LARGEST_SECONDS:
-                    if moved > MOST_BYTES:
-                        trials.at(Case(f"{name} of the model", values), values, self.seed).once()
-                    return
-                if values[batch] < 2:
-                    break
-                values = operation.complete({**given, batch: int(values[batch]) // 2})
 
     def _without_nullable(self, one: Ran) -> None:
         if names := self.trials.fewer_names():

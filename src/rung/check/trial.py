@@ -227,7 +227,7 @@ class Trial:
         read = [n for n, t in tensors.items() if self.operation.operand(n).role == "out" and bool((t != t).any())]
         if read and self._right_with(read) and not self._right_with([]):
             lacks = "read before it is written (leave `beta * C` out where beta is 0)"
-            lacks = "not written where its result is 0" if NEVER in str(failure) else lacks
+            lacks = "not written where its result is 0" if self._leaves_zeros(read) else lacks
             text = f"{read[0]} is {lacks}: right only if it starts as zeros; else add zeroed = {json.dumps(read)}"
             return Failure(text, "zeroed", read)
         if NEVER not in str(failure):
@@ -238,6 +238,11 @@ class Trial:
             if NEVER not in str(again):
                 return Failure(f"NaN is written, from memory that was never set: {again}", again.kind)
         return failure
+
+    def _leaves_zeros(self, names: Sequence[str]) -> bool:
+        """Whether NaN is left only where the result is 0."""
+        tensors, right = self.operands.tensors, self.operands.reference()
+        return all(not bool(right[n].reshape(t.shape)[t != t].any()) for n in names for t in [tensors[n]])
 
     def _right_with(self, zeroed: Sequence[str]) -> bool:
         """Whether the last run is right when it is repeated, in memory of the same poison but for these outputs."""

@@ -116,6 +116,11 @@ class Rung(ABC):
         return self.guessed
 
     @property
+    def declared(self) -> bool:
+        """Whether it says itself which calls it is for."""
+        return not self.guessed
+
+    @property
     def number(self) -> int | None:
         digits = re.match(r"(\d+)_", self.name)
         return int(digits.group(1)) if digits else None

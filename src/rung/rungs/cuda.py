@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpuless.base.expressions import Names, evaluate, evaluate_int
 from gpuless.base.files import read_text
 from gpuless.compile.host_code import device_part, with_headers, with_made_kernels
-from gpuless.compile.source import Parameter, body_of, kernel_parameters, without_comments
+from gpuless.compile.source import Parameter, body_of, kernel_parameters
 from gpuless.facts import limits
 from gpuless.tensor_map import TensorMap, packed_strides
 from rung.arrays import Array, is_contiguous
@@ -31,7 +30,6 @@ from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 if TYPE_CHECKING:
     from gpuless.launch import Argument, Build, LaunchConfig, Module
 
-_CAPS = re.compile(r"(\bmin\([^()]*(?:\([^()]*\)[^()]*)*,\s*)(\d{3,})(?=\s*\))|(\bmin\(\s*)(\d{3,})(?=\s*,)")
 _DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)")
 _REAL = re.compile(r"\brung\.cuh|\b(?:typedef\b[^;]*|using|typename|class|struct|define)\s+Real\b")  # says what it is
 ABOVE = 5  # folders, from a file's own up to its repository's, whose headers are found
@@ -109,21 +107,6 @@ class CudaRung(Rung):
         """The same rung compiled with `purpose` defined, such as RUNG_TIMED: for tools, not for measuring its speed."""
         other = copy.copy(self)
         other._purposes = (*self._purposes, purpose)
-        return other
-
-    def capped(self, cap: int) -> Self:
-        """The same rung with another number where an expression such as min(B * T, 65535) caps its grid."""
-        named = set(re.findall(r"\b\d+\b", without_comments(self._source)))  # the code counts on these
-
-        def number(m: re.Match[str]) -> str:
-            return m[0] if (m[2] or m[4]) in named else f"{m[1] or m[3]}{cap}"
-
-        def lower(size: str | int) -> str | int:
-            return _CAPS.sub(number, size) if isinstance(size, str) else size
-
-        other, launches = copy.copy(self), self.header.launches
-        launches = tuple(replace(entry, grid=tuple(map(lower, entry.grid))) for entry in launches)
-        other.header = replace(self.header, launches=launches)
         return other
 
     def for_architecture(self, number: int) -> Self:

@@ -53,6 +53,10 @@ class PythonRung(Rung):
     def foreign(self) -> bool:
         return self.guessed or self.facts.entry is not None
 
+    @property
+    def declared(self) -> bool:
+        return self.facts.declared
+
     @cached_property
     def binds(self) -> frozenset[str]:
         operands = {o.name for o in self.operation.operands}

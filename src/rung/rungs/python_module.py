@@ -37,6 +37,7 @@ class Facts:
     parameters: dict[str, bool]  # of run(): name -> required
     triton: bool
     entry: Entry | None = None  # what is called in place of a function run
+    declared: bool = False  # it says itself what it is for
     package: str = ""  # to which its relative imports belong
     modules: Mapping[str, Imported] = field(default_factory=dict)  # of its own project that it imports
     kernels: Mapping[str, bool] = field(default_factory=dict)  # of Triton in the file -> whether the call reads it
@@ -71,7 +72,7 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
         project = Project(path, tree)
         header = of_constants(constants, doc, str(path))
         kernels = _reached(tree, run)
-        return Facts(source, header, parameters(run), triton, None, project.package, project.modules, kernels)
+        return Facts(source, header, parameters(run), triton, None, True, project.package, project.modules, kernels)
     found = (proposed(tree, operation, table) if table else entry_of(tree, operation)) if operation else None
     if found is None:
         operands = operation.operands if operation else ()
@@ -89,14 +90,15 @@ def read_facts(path: Path, operation: Operation | None = None, table: dict[str, 
     formats = [dtype for word, dtype in _FORMATS.items() if word in told][:1]
     if "tl.dot(" in text and not formats and not _WHOLE.search(text):
         formats = ["tf32"] if operation and any("tf32" in c.dtypes for c in operation.cases) else []  # by default
-    needs = all_needs(constants.get("NEEDS", ()), found.needs)
+    spoken, needs = {*constants}, all_needs(constants.get("NEEDS", ()), found.needs)
     constants = {**({"DTYPES": formats} if formats else {}), **constants, "NEEDS": needs}
     if table and "zeroed" in table:
         constants["ZEROED"] = table["zeroed"]
     idea = " ".join((ast.get_docstring(tree) or f"{found.name} of {path.name}.").split())
     header = of_constants(constants, idea, str(path))
     kernels = _reached(tree, found.function)
-    return Facts(text, header, parameters(found.function), triton, found, project.package, project.modules, kernels)
+    called, declared = parameters(found.function), bool({"DTYPES", "NEEDS"} & spoken)
+    return Facts(text, header, called, triton, found, declared, project.package, project.modules, kernels)
 
 
 def _reached(tree: ast.Module, function: ast.FunctionDef) -> dict[str, bool]:

@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import platform
+import random
 import re
 import struct
 import sys
@@ -290,6 +291,13 @@ class Program:
         library().rung_machine_tally(self.handle, rows)
         return [*zip(rows[::2], rows[1::2], strict=True)]
 
+    @functools.cached_property
+    def stores(self) -> list[int]:
+        """The bytes that a lane of each instruction stores in global memory; 0 if it does not."""
+        sizes = {"128": 16, "64": 8, "U16": 2, "S16": 2, "16": 2, "U8": 1, "S8": 1}
+        every = (set(i.opcode.split(".")) for i in self.instructions)
+        return [next((sizes[s] for s in sizes if s in of), 4) if of & {"STG", "ST"} else 0 for of in every]
+
     def requests(self) -> list[tuple[list[int], list[int]]]:
         """For each instruction and memory of the last launch its figures, and its most expensive request."""
         room = 4 * len(self.instructions)
@@ -425,7 +433,7 @@ class LaunchOptions(NamedTuple):
     counts: bool = False
     room: int = 0  # for requests that are kept
     multiprocessors: int = 0  # that the kernel sees; 0: the usual GPU's
-    few: bool = False  # only the first, the middle and the last block run
+    few: int = 0  # only so many blocks run: the first, the middle, the last and drawn ones
 
 
 def run(
@@ -482,7 +490,8 @@ def run(
         launch.bank[number], launch.bank_bytes[number] = ctypes.addressof(data), len(data)
     if options.few and not config.cooperative:
         units = math.prod(config.grid) // math.prod(config.cluster or (1,))
-        some = sorted({0, units // 2, units - 1})
+        drawn = random.Random(units).sample(range(units), min(options.few, units))
+        some = sorted({0, units // 2, units - 1, *drawn[3:]})
         chosen = (ctypes.c_uint * len(some))(*some)
         launch.sampled, launch.sampled_count, launch.sampled_only = ctypes.addressof(chosen), len(some), 2
     fault, made = Fault(), Prediction()
