@@ -1,5 +1,5 @@
 // Small kernels for the constants of the model of time: launches under a profiler, blocks without work, atomics in global and in
-// shared memory, matrix products with and without operands in common, stores that no line has in common
+// shared memory, matrix products with and without operands in common, stores that no line has in common, constants
 // (benchmarks/strangers.py measures them).
 // launches: 500
 #include <cstdio>
@@ -117,6 +117,23 @@ __global__ void chain(float* out, int loops)  // dependent instructions of so fe
     if (x == 1.5f) *out = x;
 }
 
+__constant__ int table[1024];  // zeros
+
+// The lanes of a warp ask for so many words; of a chain, each load waits for the one before.
+template <bool CHAIN>
+__global__ void constant_words(int* out, int words, int stride, int loops)
+{
+    int at = threadIdx.x % words * stride, sum = 0;
+    for (int n = 0; n < loops; n++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int value = table[at + i];
+            if (CHAIN) at += value;
+            sum += value;
+        }
+    if (sum == 7) *out = sum;
+}
+
 int main()
 {
     char* memory;
@@ -168,5 +185,15 @@ int main()
     }
     for (int stride : {2, 4, 8, 16, 32}) strided_stores<<<4096 + stride, 256>>>(f, stride);
     for (int t : {32, 64, 128, 256, 512, 1024}) chain<<<132, t>>>(f, 4096);
+    number = 132;
+    for (int words : {1, 2, 3, 4, 8, 16, 32})
+        for (int stride : {1, 16}) {
+            if (words == 1 && stride > 1) continue;
+            for (int t : {32, 128, 512}) {
+                constant_words<false><<<number, t>>>(i, words, stride, 64);
+                constant_words<true><<<number, t>>>(i, words, stride, 64);
+            }
+            number++;
+        }
     printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
 }

@@ -793,8 +793,8 @@ std::vector<uint32_t> state_of(const Warp& w)
     return state;
 }
 
-// Whether a warp that executes alone waits (`still`: at once), or comes back to where it was, while memory stays the
-// same.
+// Whether a warp that executes alone ends, waits (`still`: at once), or comes back to where it was, while memory stays
+// the same.
 bool repeats_or_waits(Warp& w, bool still)
 {
     constexpr unsigned MOST_TURNS = 4096;
@@ -831,7 +831,7 @@ bool is_endless(const std::vector<std::unique_ptr<Unit>>& resident, const Progre
     for (const bool still : {false, true})         // one may have waited for another
         for (Warp* warp : warps)
             if (!repeats_or_waits(*warp, still)) return false;
-    return !warps.empty();
+    return std::any_of(warps.begin(), warps.end(), [](const Warp* warp) { return warp->alive; });
 }
 
 void require_work(const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
