@@ -305,9 +305,10 @@ private:
 
     void happen(const ConstantAccess& of, const At& at, Outcome& out)
     {
+        const double begins = at.now + c.to_memory, more = at.op.latency - c.to_memory;
         double& free = constants_free[at.m];
-        free = std::max(free, at.now + c.to_memory) + (of.words - 1) * c.constant_word;
-        out.done = std::max(out.done, free + at.op.latency - c.to_memory);
+        free = std::max(free, begins) + of.words * c.constant_word;
+        out.done = std::max({out.done, free + more, begins + (of.words - 1) * c.constant_latency + more});
     }
 
     void happen(const GlobalAccess& of, const At& at, Outcome& out)
