@@ -128,3 +128,52 @@ def test_a_wait_that_may_time_out_is_repeated(order: str) -> None:
             assert early.item() == 0
         elif order == "reverse":
             assert early.item() == 1
+
+
+POLLS = """
+    while (__syncthreads_and(!known)) {
+        if (!threadIdx.x) asm volatile("ld.global.acquire.gpu.b32 %0, [%1];" : "=r"(known) : "l"(flag) : "memory");
+        known = __shfl_sync(~0u, known, 0);
+    }"""
+
+
+@pytest.mark.parametrize("cooperative", [True, False])
+def test_a_block_that_polls_at_a_barrier_waits_for_one_that_runs(cooperative: bool) -> None:
+    """The first block waits for the last: that one runs only if the launch promises it."""
+    source = f"""
+    extern "C" __global__ void k(int* flag, int* out) {{
+        int known = 0;
+        if (blockIdx.x == gridDim.x - 1) {{
+            for (int i = 0; i < 3000; i++) out[1] += i;
+            __threadfence();
+            if (!threadIdx.x) atomicExch(flag, 1);
+            return;
+        }}
+        {POLLS}
+        if (!threadIdx.x) out[0] = 7;
+    }}"""
+    flag, out = torch.zeros(1, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
+    settings = {"steps": 3_000_000}
+    if cooperative:
+        run(source, flag, out, grid=2, cooperative=True, settings=settings)
+        assert out.tolist()[0] == 7
+    else:
+        with pytest.raises(gpuless.EmulatorFault) as fault:
+            run(source, flag, out, grid=2, settings=settings)
+        assert fault.value.kind == "deadlock"
+
+
+def test_the_last_blocks_of_a_slow_launch_are_no_deadlock() -> None:
+    """Each ends soon; the limit is reached while the last ones run."""
+    source = """
+    extern "C" __global__ void k(int* out, int n) {
+        int x = threadIdx.x;
+        for (int i = 0; i < n; i++) x = x * 5 + 3;
+        out[blockIdx.x * 64 + threadIdx.x] = x;
+    }"""
+    kinds = set()
+    for steps in range(2000, 3000, 37):
+        with pytest.raises(gpuless.EmulatorFault) as fault:
+            run(source, torch.zeros(64 * 64, dtype=torch.int32), 40, grid=64, block=64, settings={"steps": steps})
+        kinds.add(fault.value.kind)
+    assert kinds == {"unfinished"}

@@ -130,7 +130,7 @@ void require_all(const Block& block, const NamedBarrier& barrier, unsigned numbe
             }
             one = &s;
         }
-        if (barrier.count || !launch.strict || warp->alive == all) continue;
+        if (barrier.count || warp->alive == all) continue;
         for (const auto& other : block.warps)
             for (const Split& s : other->splits)
                 if (s.wait == Wait::Barrier && s.wanted == number) {
@@ -784,32 +784,40 @@ bool cannot_end(const Split& split)
     return true;
 }
 
-std::vector<uint32_t> state_of(const Warp& w)
+void mix_state(uint64_t& hash, const Warp& w)
 {
-    std::vector<uint32_t> state(&w.r[0][0], &w.r[0][0] + ROWS * WARP);
-    state.insert(state.end(), w.p, w.p + PREDICATES);
-    state.insert(state.end(), w.local.begin(), w.local.end());
-    for (const Split& s : w.splits) state.insert(state.end(), {s.lanes, s.pc, uint32_t(s.wait)});
-    return state;
+    const auto mix = [&](uint32_t word) { hash = (hash ^ word) * 0x100000001b3u; };
+    std::for_each(&w.r[0][0], &w.r[0][0] + ROWS * WARP, mix);
+    std::for_each(w.p, w.p + PREDICATES, mix);
+    std::for_each(w.local.begin(), w.local.end(), mix);
+    for (const Split& s : w.splits) mix(s.lanes), mix(s.pc), mix(uint32_t(s.wait));
 }
 
-// Whether a warp that executes alone ends, waits (`still`: at once), or comes back to where it was, while memory stays
-// the same.
-bool repeats_or_waits(Warp& w, bool still)
+// Whether the warps, in turns, all wait, or come back to where they were, while memory stays the same.
+bool repeat_or_wait(const std::vector<Warp*>& warps)
 {
-    constexpr unsigned MOST_TURNS = 4096;
+    constexpr unsigned MOST_ROUNDS = 4096;
+    constexpr uint64_t MOST_STEPS = 1 << 24;
     const uint64_t changes = launch.changes;
-    std::vector<uint32_t> before;
-    for (unsigned turn = 0; turn < MOST_TURNS && launch.changes == changes; turn++) {
-        if (!w.alive || run_warp(w) == Turn::Nothing) return !still || !turn;
-        std::vector<uint32_t> state = state_of(w);
-        if (state == before) return true;
-        if (!(turn & (turn - 1))) before = std::move(state);
+    uint64_t before = 0, steps = 0;
+    for (unsigned round = 0; round < MOST_ROUNDS && steps < MOST_STEPS; round++) {
+        bool wait = true, alive = false;
+        uint64_t state = 0xcbf29ce484222325u;
+        for (Warp* warp : warps) {
+            if (!warp->alive) continue;
+            const uint64_t clock = warp->clock;
+            wait &= run_warp(*warp) == Turn::Nothing;
+            steps += warp->clock - clock, alive |= warp->alive != 0;
+            if (launch.changes != changes) return false;
+            mix_state(state, *warp);
+        }
+        if (!alive || wait || state == before) return alive;
+        if (!(round & (round - 1))) before = state;
     }
     return false;
 }
 
-// A kernel does not end if a warp cannot reach the end of its code, or if each warp waits or repeats what it does. One
+// A kernel does not end if a warp cannot reach the end of its code, or if all warps wait or repeat what they do. One
 // that goes on for very much longer than others have taken does not, either; another is only slow. It does not go on
 // behind this.
 constexpr uint64_t MUCH_LONGER = 256, LEAST_LONG = 1000;
@@ -826,12 +834,9 @@ bool is_endless(const std::vector<std::unique_ptr<Unit>>& resident, const Progre
                            warp->clock > MUCH_LONGER * progress.longest;
                 for (const Split& s : warp->splits) endless |= cannot_end(s);
             }
-    if (endless || (!launch.strict && progress.ended + resident.size() < progress.all)) return endless;
+    if (endless) return true;
     launch.order = 0, launch.interleaved = false;  // turns are of one length
-    for (const bool still : {false, true})         // one may have waited for another
-        for (Warp* warp : warps)
-            if (!repeats_or_waits(*warp, still)) return false;
-    return std::any_of(warps.begin(), warps.end(), [](const Warp* warp) { return warp->alive; });
+    return repeat_or_wait(warps);
 }
 
 void require_work(const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
@@ -874,6 +879,7 @@ void limit_races(uint64_t steps, bool alone, uint64_t next)
 }
 
 constexpr uint64_t BETWEEN_LOOKS = 16 * TURN;  // at the time, which takes as long as many instructions
+constexpr unsigned MOST_POLLS = 8;             // rounds of a block until others have their turn
 constexpr size_t TOGETHER =
     4;  // blocks, or clusters, that take turns in a random order where fences say that they may meet
 
@@ -899,26 +905,24 @@ void run_grid()
     std::vector<std::unique_ptr<Unit>> resident;
     uint64_t next = 0, looked = 0;  // the last: at the time, after so many steps
     Progress progress{seconds_now(), units};
-    unsigned rounds = 0, busy_rounds = 0;
+    unsigned rounds = 0;
     uint64_t idle = 0, changes = 0;  // turns of warps that only polled, since something changed
-    bool busy = false;  // a block computes: further ones, which take memory, begin where blocks wait, and now and then
     std::vector<Warp*> turns;
     while (next < units || !resident.empty()) {
         limit_races(progress.steps, resident.empty(), next);
-        if (launch.cooperative || resident.empty() || (interleaved && resident.size() < TOGETHER) ||
-            (!launch.strict && (!busy || ++busy_rounds % 64 == 0))) {
-            do {
-                if (next == units) break;
-                resident.emplace_back(new Unit());
-                start(*resident.back(), place(next++));
-            } while (launch.cooperative || (interleaved && resident.size() < TOGETHER));
+        const size_t most = launch.cooperative ? units : interleaved ? TOGETHER : 1;
+        while (next < units && resident.size() < most) {
+            resident.emplace_back(new Unit());
+            start(*resident.back(), place(next++));
         }
-        bool did_anything = busy = false;
+        bool did_anything = false;
         for (size_t i = 0; i < resident.size();) {
             Unit& unit = *resident[i];
             bool again;
+            unsigned polls = 0;  // rounds in which nothing changed: its barriers may be those of a loop that waits
             do {
                 again = false;
+                const uint64_t known = launch.changes;
                 if (++rounds % 1024 == 0) require_work(resident, progress);
                 turns.clear();
                 for (auto& block : unit.blocks)
@@ -932,23 +936,23 @@ void run_grid()
                         progress.steps = launch.executed += warp->clock - before;
                         if (launch.steps && progress.steps > launch.steps) require_work(resident, progress);
                         did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
-                        busy |= turn == Turn::Ended && !warp->pauses;
                         idle = turn == Turn::Ended && warp->pauses && launch.changes == changes ? idle + 1
                                : turn == Turn::Nothing                                          ? idle
                                                                                                 : 0;
                         changes = launch.changes;
-                        if (idle > MOST_IDLE * turns.size() * resident.size() && (next == units || launch.strict))
+                        if (idle > MOST_IDLE * turns.size() * resident.size())
                             tell_deadlock(unit, "all threads that go on poll what no longer changes");
                     }
-            } while (again && !interleaved);  // where blocks take turns, waiting warps have theirs with the others
+                polls = launch.changes == known ? polls + 1 : 0;
+                // Where blocks take turns, waiting warps have theirs with the others.
+            } while (again && !interleaved && polls < MOST_POLLS);
             if (finished(unit, progress.longest))
                 resident.erase(resident.begin() + long(i)), progress.ended++;
             else
                 i++;
             if (progress.steps - looked > BETWEEN_LOOKS) looked = progress.steps, require_work(resident, progress);
         }
-        if (!did_anything && (next == units || launch.strict) && !resident.empty())
-            tell_deadlock(*resident.front(), "no thread can go on");
+        if (!did_anything && !resident.empty()) tell_deadlock(*resident.front(), "no thread can go on");
     }
 }
 
