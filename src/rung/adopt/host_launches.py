@@ -34,6 +34,7 @@ _SPELLED = {  # what C++ writes otherwise than a header
     r"\b(\d+)(?:[uU]|[lL])+\b": r"\1",
 }
 TENSORS_SIZE = re.compile(r"\b(\w+)\.(?:(size|stride)\(\s*(\d+)\s*\)|numel\(\s*\))")
+_BLOCK = re.compile(r"(\)|\belse|\bdo|[;{}])\s*\{[^{}]*\}")
 _ASSERTED = re.compile(r"\bassert\s*\(\s*([\w\s*()]+%\s*\w+)\s*==\s*0\s*\)")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\(?[\w+*/ \t()-]+\)?)[ \t]*$", re.MULTILINE)
 
@@ -94,6 +95,13 @@ def _declared(text: str, having: str = "") -> Iterator[tuple[str, str]]:
                 yield made[1], made[2] or (f"dim3({made[3]})" if found[2] in ("dim3", "auto") else made[3])
 
 
+def _without_closed_blocks(text: str) -> str:
+    """The text without statements in braces that are closed: what they declare is not known behind them."""
+    while (left := _BLOCK.sub(r"\1;", text)) != text:
+        text = left
+    return text
+
+
 def launches_by_function(source: str, constants: dict[str, str]) -> list[list[Written]]:
     """The launches, by the host's function that makes them."""
     texts = [*host_part(source).split("\0"), *launching_macros(source)]
@@ -111,7 +119,6 @@ def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
     scope = constants | asked
     scope |= dict(_declared(text))
     scope |= {name: value for name, value in _ASSIGNED.findall(text) if name not in scope}
-    scope = {name: asked.get(value.strip(), value) for name, value in scope.items()}
     asserted = _ASSERTED.findall(text)
     returned = re.search(r"\breturn\s+(\w+)\s*;", text)
     here = []
@@ -125,7 +132,9 @@ def launches_in(text: str, constants: dict[str, str]) -> list[Written]:
         if len(parts) >= 2:
             shared = parts[2] if len(parts) > 2 else ""
             kernel = match[1].rpartition("::")[2]
-            launch = Written(kernel, match[2] or "", parts[0], parts[1], shared, split(arguments), scope=scope)
+            there = scope | dict(_declared(_without_closed_blocks(text[: match.start()])))
+            there = {name: asked.get(value.strip(), value) for name, value in there.items()}
+            launch = Written(kernel, match[2] or "", parts[0], parts[1], shared, split(arguments), scope=there)
             here.append(replace(launch, result=returned[1] if returned else "", asserted=asserted))
     return here
 

@@ -82,7 +82,10 @@ def propose(of: Operation, source: str, path: Path, given: Written | None = None
         for w in [w for w in some if w.kernel not in defined]:
             names = [n for n in defined if len(kernel_parameters(source, n, str(path))) == len(w.arguments)]
             some[:] = [*(one for one in some if one is not w), *(replace(w, kernel=name) for name in names)]
-    every = {(w.kernel, w.template, w.grid, w.block): w for w in itertools.chain.from_iterable(by_function)}
+    every = {
+        (w.kernel, w.template, *(w.scope.get(text, text) for text in (w.grid, w.block))): w
+        for w in itertools.chain.from_iterable(by_function)
+    }
     launches = [given] if given else [*every.values()]
     launched = {w.kernel for w in launches}
     launches += [Written(name) for name in defined if name not in launched and not given]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuless.base.expressions import names_in, product
+from gpuless.base.expressions import evaluate, names_in, product
 from gpuless.compile.source import Parameter
 from rung.adopt.host_launches import BLOCK, TENSORS_SIZE, Written, over, over_own, parses, variable
 from rung.errors import RungError, Unjudged
@@ -35,17 +36,26 @@ def told(of: Operation, parameters: Iterable[Parameter], launch: Written, bind: 
     """Whether names and the host's launch say what every parameter is."""
     known = {*of.dims, *of.derived, *of.scalars}
     written = [o.name for o in of.operands if o.written and not o.optional]
+    layouts = {name for o in of.operands if o.instead for name in (o.name, o.instead)}
     for p in parameters:
         target = str(bind[p.name])
         if p.pointer and not p.const and [target] == written:  # there is no other result
             continue
-        named = p.name.lower() == target or any(o.name == target and p.name.lower() in names_of(o) for o in of.operands)
+        usual = any(o.name == target and p.name.lower() in names_of(o) for o in of.operands)
+        named = p.name.lower() == target or (usual and target not in layouts)
         given = None if p.pointer else over(launch.passed.get(p.name, ""), launch.scope, known)
         if not p.pointer and [target] == [*of.dims]:  # there is no other size
             continue
-        if not (named or p.name == target or (given is not None and given == target and not given.isdigit())):
+        stated = given is not None and given == target and not given.isdigit() and _is_size(of, given)
+        if not (named or p.name == target or stated):
             return False
     return True
+
+
+def _is_size(of: Operation, expression: str) -> bool:
+    """Whether in each of the operation's cases some operand has at least so many elements."""
+    every = [of.complete(case.values) for case in of.cases]
+    return all(evaluate(expression, v) <= max(math.prod(o.size(v)) for o in of.operands) for v in every)
 
 
 def _sized(of: Operation, launch: Written, bind: dict[str, str]) -> Written:

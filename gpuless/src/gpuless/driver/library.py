@@ -123,7 +123,8 @@ def _recipe(
         own = [f"-I{work}", f"-I{HERE}", f"-I{MACHINE}", "-isystem", str(where)]
 
         kept = disk_cache.folder("driver-objects")  # an object is compiled anew where its file or a header has changed
-        read = [path.read_bytes() for place in (HERE, MACHINE, work) for path in sorted(place.glob("*.[hi]*"))]
+        every = (path for place in (HERE, MACHINE, work) for path in sorted(place.iterdir()))
+        read = [path.read_bytes() for path in every if path.suffix in (".h", ".inc", ".def")]
 
         def compile_one(source: Path) -> str:
             text = source.read_bytes()

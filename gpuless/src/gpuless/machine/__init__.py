@@ -426,6 +426,7 @@ class LaunchOptions(NamedTuple):
     steps: int = 0  # instructions of warps, until it is ended
     poison: int = 0  # the pattern that unwritten shared memory holds
     bounds: bool = True  # memory outside the regions is not touched
+    strict: bool = True  # no block may count on another to run, and a barrier wants threads that have returned, too
     followed: bool = False  # a dependent launch may follow
     tiles: bool = False  # Triton's code: lanes share memory in their warp's order; threads hold copies of an element
     ahead: bool = False  # an unknown kernel may still run when it begins
@@ -471,6 +472,7 @@ def run(
         poison=options.poison,
         races=options.races,
         registers=of.resources.registers,
+        strict=options.strict,
         tiles=options.tiles,
         dependent=config.pdl,
         ahead=options.ahead,

@@ -130,7 +130,7 @@ void require_all(const Block& block, const NamedBarrier& barrier, unsigned numbe
             }
             one = &s;
         }
-        if (barrier.count || warp->alive == all) continue;
+        if (barrier.count || !launch.strict || warp->alive == all) continue;
         for (const auto& other : block.warps)
             for (const Split& s : other->splits)
                 if (s.wait == Wait::Barrier && s.wanted == number) {
@@ -834,7 +834,7 @@ bool is_endless(const std::vector<std::unique_ptr<Unit>>& resident, const Progre
                            warp->clock > MUCH_LONGER * progress.longest;
                 for (const Split& s : warp->splits) endless |= cannot_end(s);
             }
-    if (endless) return true;
+    if (endless || (!launch.strict && progress.ended + resident.size() < progress.all)) return endless;
     launch.order = 0, launch.interleaved = false;  // turns are of one length
     return repeat_or_wait(warps);
 }
@@ -905,17 +905,21 @@ void run_grid()
     std::vector<std::unique_ptr<Unit>> resident;
     uint64_t next = 0, looked = 0;  // the last: at the time, after so many steps
     Progress progress{seconds_now(), units};
-    unsigned rounds = 0;
+    unsigned rounds = 0, busy_rounds = 0;
     uint64_t idle = 0, changes = 0;  // turns of warps that only polled, since something changed
+    bool busy = false;  // a block computes: further ones, which take memory, begin where blocks wait, and now and then
     std::vector<Warp*> turns;
     while (next < units || !resident.empty()) {
         limit_races(progress.steps, resident.empty(), next);
-        const size_t most = launch.cooperative ? units : interleaved ? TOGETHER : 1;
-        while (next < units && resident.size() < most) {
-            resident.emplace_back(new Unit());
-            start(*resident.back(), place(next++));
+        if (launch.cooperative || resident.empty() || (interleaved && resident.size() < TOGETHER) ||
+            (!launch.strict && (!busy || ++busy_rounds % 64 == 0))) {
+            do {
+                if (next == units) break;
+                resident.emplace_back(new Unit());
+                start(*resident.back(), place(next++));
+            } while (launch.cooperative || (interleaved && resident.size() < TOGETHER));
         }
-        bool did_anything = false;
+        bool did_anything = busy = false;
         for (size_t i = 0; i < resident.size();) {
             Unit& unit = *resident[i];
             bool again;
@@ -936,11 +940,12 @@ void run_grid()
                         progress.steps = launch.executed += warp->clock - before;
                         if (launch.steps && progress.steps > launch.steps) require_work(resident, progress);
                         did_anything |= turn != Turn::Nothing, again |= turn == Turn::Waits;
+                        busy |= turn == Turn::Ended && !warp->pauses;
                         idle = turn == Turn::Ended && warp->pauses && launch.changes == changes ? idle + 1
                                : turn == Turn::Nothing                                          ? idle
                                                                                                 : 0;
                         changes = launch.changes;
-                        if (idle > MOST_IDLE * turns.size() * resident.size())
+                        if (idle > MOST_IDLE * turns.size() * resident.size() && (next == units || launch.strict))
                             tell_deadlock(unit, "all threads that go on poll what no longer changes");
                     }
                 polls = launch.changes == known ? polls + 1 : 0;
@@ -952,7 +957,8 @@ void run_grid()
                 i++;
             if (progress.steps - looked > BETWEEN_LOOKS) looked = progress.steps, require_work(resident, progress);
         }
-        if (!did_anything && !resident.empty()) tell_deadlock(*resident.front(), "no thread can go on");
+        if (!did_anything && (next == units || launch.strict) && !resident.empty())
+            tell_deadlock(*resident.front(), "no thread can go on");
     }
 }
 
