@@ -300,7 +300,7 @@ class _Kernels:
         tables = [one for one in chosen if one is chosen[0] or of_square(one)] if first.sure else chosen
         found = self.budget.search(self.of, self.path, "kernel", tables, own=first.own, share=self.share)
         stated = [_launch_of(one.table) for one in every if one.by_sizes]
-        guessed = found.faulty and first.by_sizes and _launch_of(found.table or {}) not in stated
+        guessed = bool(found.table) and first.by_sizes and _launch_of(found.table or {}) not in stated
         if found.table and not guessed:
             found = dataclasses.replace(found, fault={})  # of a launch for one size
         lacks = guessed or not (found.table or found.fault)

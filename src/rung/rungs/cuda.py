@@ -30,7 +30,7 @@ from rung.rungs.base import Call, Device, Prepared, Rung, Tuning, arch
 if TYPE_CHECKING:
     from gpuless.launch import Argument, Build, LaunchConfig, Module
 
-_DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)")
+_DYNAMIC = re.compile(r"\bextern\s+(?:__shared__|__align__\s*\([^)]*\)\s*__shared__)[^;]*?(\w+)\s*\[\s*\]")
 _REAL = re.compile(r"\brung\.cuh|\b(?:typedef\b[^;]*|using|typename|class|struct|define)\s+Real\b")  # says what it is
 ABOVE = 5  # folders, from a file's own up to its repository's, whose headers are found
 MOST_TEXT = 1 << 18  # characters of expressions that all rounds evaluate; gpt2-xl's layers have 40,000
@@ -56,6 +56,11 @@ def _size(entry: header.Launch) -> int:
 @lru_cache(maxsize=256)
 def _of_a_ladder(path: Path) -> bool:
     return INCLUDE.parent in path.resolve().parents
+
+
+def _uses_dynamic(body: str) -> bool:
+    """Whether a kernel names an `extern __shared__` array again, behind its declaration."""
+    return any(re.search(rf"\b{found[1]}\b", body[found.end() :]) for found in _DYNAMIC.finditer(body))
 
 
 def whole_text(path: Path) -> str:
@@ -268,7 +273,7 @@ class CudaRung(Rung):
 
         self._require_parameters_for_bind()
         launched = {e.kernel.partition("<")[0] for e in self.header.launches}  # another kernel's array does not count
-        dynamic = (k for k in launched if _DYNAMIC.search(body_of(self._whole, k)))
+        dynamic = (k for k in launched if _uses_dynamic(body_of(self._whole, k)))
         if all(e.shared == 0 for e in self.header.launches) and (kernel := next(dynamic, None)):
             raise RungError(
                 f"{self.path}: {kernel} has an `extern __shared__` array, and no launch gives it memory; add its bytes "
