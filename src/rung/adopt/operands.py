@@ -286,19 +286,19 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
             return options
     if name in known:
         options.append(name)
-    attends = {"NH", "T", "HS"} <= known
+    attends, products = {"NH", "T", "HS"} <= known, {"C", "OC"} <= {*of.dims}
     if attends and name in ("NH", "T", "HS"):  # a name of its own
         return options
     rows, inner, total = of.sizes
     whole = [q for q in scalars if not (_real(q) or q.ctype == "bool" or _BLOCKS.search(q.name.lower()))]
     others = {q.name.lower() for q in whole} - {"n"}
-    pair = () if len(whole) != 2 or p not in whole or attends or "OC" in of.dims else _pair(rows, inner, p, whole)
-    if "OC" in of.dims and lower in DIMS["B"] and any(GEMM.get(q.name.lower()) == "rows" for q in whole):
+    pair = () if len(whole) != 2 or p not in whole or attends or products else _pair(rows, inner, p, whole)
+    if products and lower in DIMS["B"] and any(GEMM.get(q.name.lower()) == "rows" for q in whole):
         options += ["1"]  # each has matrices of its own
-    elif "OC" in of.dims and (lower in GEMM or len(whole) >= 3):
+    elif products and (lower in GEMM or len(whole) >= 3):
         options += [GEMM[lower].replace("rows", rows)] if lower in GEMM else []
         options += ["OC", "C", rows] if GEMM.get(lower, "rows") != "rows" else [rows, "OC", "C"]  # x may be M x N
-    elif len(whole) == 1 and "OC" in of.dims:
+    elif len(whole) == 1 and products:
         options += ["C"]
     elif attends:
         options += [*(d for d in known if d.lower() == lower), "T", "HS", "B * NH", "NH"]

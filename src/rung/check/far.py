@@ -59,8 +59,10 @@ class Far:
         self.dim = ""
 
     def all(self) -> None:
-        header, of = self.rung.header, self.operation
-        if header.buffers or header.zeroed or header.adopted == "trial" or of.draw or of.custom_check or not self.bases:
+        header, of, known = self.rung.header, self.operation, self.rung.learned
+        if known and known.guess:  # a launch that is not the file's own may not be for such sizes
+            return
+        if header.buffers or header.zeroed or of.draw or of.custom_check or not self.bases:
             return
         if any(o.copy_of or o.follows or o.role == "inout" for o in self.given):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from rung.errors import RungError
 from rung.operation import Operand, Operation
 from rung.rungs.reached import reached_from
 from rung.rungs.words import SCALARS, SHAPES, names_of, plain_name
+
+_MAKES = re.compile(r"(?:torch|\w+)\.(?:new_)?(?:empty|zeros|full|ones)(?:_like)?")  # a tensor of a shape
 
 
 @dataclass(frozen=True)
@@ -191,10 +194,12 @@ def _in_one_piece(meaning: dict[str, str], operation: Operation) -> dict[str, st
 def _returns(function: ast.FunctionDef, meaning: dict[str, str], operation: Operation) -> tuple[str, ...]:
     """What a function returns: the output that has the shape of the operand that the result was made like, or all."""
     outs = [o for o in operation.operands if o.role == "out" and o.name not in meaning.values()]
+    shapes = {f"({', '.join(names)})": parameter for parameter, names in _unpacked(function)}
+    shapes |= {text: parameter for parameter in meaning for text in (parameter, f"{parameter}.shape")}
     like = {}
     for target, value in assigned(function):
-        if isinstance(value, ast.Call) and ast.unparse(value.func) == "torch.empty_like" and value.args:
-            like[target] = meaning.get(ast.unparse(value.args[0]), "")
+        if isinstance(value, ast.Call) and _MAKES.fullmatch(ast.unparse(value.func)) and value.args:
+            like[target] = meaning.get(shapes.get(ast.unparse(value.args[0]), ""), "")
     returns = [n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value is not None]
     last = max(returns, key=lambda n: n.lineno, default=None)
     if last is None or last.value is None:
