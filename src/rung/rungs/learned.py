@@ -73,7 +73,9 @@ def _key(of: Operation, text: str) -> str:
 @functools.cache
 def _code() -> str:
     """What decides about a call."""
+    from gpuless.machine import compiling
+
     here = Path(__file__).parent
-    folders = (here, here.with_name("adopt"), Path(str(source.__file__)).parent)
+    folders = (here, here.with_name("adopt"), here.with_name("check"), Path(str(source.__file__)).parent)
     files = [p for folder in folders for p in sorted(folder.glob("*.py"))]
-    return hashlib.sha256(b"".join(p.read_bytes() for p in files)).hexdigest()
+    return hashlib.sha256(b"".join([compiling.digest().encode(), *(p.read_bytes() for p in files)])).hexdigest()

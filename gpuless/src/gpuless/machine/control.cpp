@@ -793,14 +793,15 @@ void mix_state(uint64_t& hash, const Warp& w)
     for (const Split& s : w.splits) mix(s.lanes), mix(s.pc), mix(uint32_t(s.wait));
 }
 
-// Whether the warps, in turns, all wait, or come back to where they were, while memory stays the same.
-bool repeat_or_wait(const std::vector<Warp*>& warps)
+// Whether the warps, in turns, all wait, or come back to where they were, while memory stays the same. A look takes a
+// quarter of what was `executed` before, where that is much.
+bool repeat_or_wait(const std::vector<Warp*>& warps, uint64_t executed)
 {
     constexpr unsigned MOST_ROUNDS = 4096;
-    constexpr uint64_t MOST_STEPS = 1 << 24;
+    const uint64_t most = std::clamp<uint64_t>(executed / 4, 1 << 17, 1 << 24);
     const uint64_t changes = launch.changes;
     uint64_t before = 0, steps = 0;
-    for (unsigned round = 0; round < MOST_ROUNDS && steps < MOST_STEPS; round++) {
+    for (unsigned round = 0; round < MOST_ROUNDS && steps < most; round++) {
         bool wait = true, alive = false;
         uint64_t state = 0xcbf29ce484222325u;
         for (Warp* warp : warps) {
@@ -836,7 +837,7 @@ bool is_endless(const std::vector<std::unique_ptr<Unit>>& resident, const Progre
             }
     if (endless || (!launch.strict && progress.ended + resident.size() < progress.all)) return endless;
     launch.order = 0, launch.interleaved = false;  // turns are of one length
-    return repeat_or_wait(warps);
+    return repeat_or_wait(warps, progress.steps);
 }
 
 void require_work(const std::vector<std::unique_ptr<Unit>>& resident, const Progress& progress)
