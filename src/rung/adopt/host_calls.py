@@ -35,8 +35,8 @@ def propose(
     the user who has given them."""
     unsaid = [p for p in function.parameters if p.name not in (given or {})]
     every = list[tuple[int, dict[str, Any]]]()
-    given_text = {"body": function.text, "given": given}
-    for nth, (bound, _) in enumerate(binds(of, function.parameters, Written(call), path, call, **given_text)):
+    ways = binds(of, function.parameters, Written(call), path, call, body=function.text, given=given)
+    for nth, (bound, _) in enumerate(ways):
         rows = alone(of, bound)
         known = "text" if told(of, unsaid, Written(call), bound) else "trial"
         for n, rules in enumerate(fixed(of, source, bound)):  # sizes are oftener others than scalars are

@@ -39,7 +39,7 @@ TILED, TILED_FIRST = 16, 4  # of the likeliest, which are tried at whole tiles; 
 TILES = (32, 64, 128)
 CONFIRMING = 1.5  # of the budget, for further cases
 EXPLAINING = 1.0  # beyond the budget, for what the likeliest call computes
-PROMISING = 10.0  # that is left at least for a call that is right at the smallest shapes: each other may be compiled
+PROMISING = 10.0  # that is left at least for a call that is right at the smallest shapes, or at whole tiles
 BUILD, TRIAL = 0.3, {"kernel": 0.03, "host": 0.3, "python": 0.15}  # what a compilation costs, and a trial of each kind
 MOST_SECONDS, ENDLESS = 1.0, 2  # until a launch is stopped; launches that were, until no other call is tried
 LIMIT, IDLE, TICK = 120.0, 4, 0.5  # CPU seconds of a search, times that for one that waits, seconds between two looks
@@ -435,6 +435,7 @@ def _multiples(attempt: _Attempt, tile: int) -> list[str]:
     sizes = (of.size_of(of.operand(name), found, attempt.dtype) for name in rung.operand_names)
     if sum(sizes) > LARGEST or not right(whole):
         return []
+    attempt.spending.left = max(attempt.spending.left, PROMISING)
     whole, rows = {dim: int(found[dim]) for dim in of.dims}, of.sizes[0]
     needs = {}
     powers = list[str]()
