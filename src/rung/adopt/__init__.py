@@ -294,7 +294,8 @@ class _Kernels:
             values = launches.says_values(self.source, kernel)
             table = {**first.table, "adopted": "text" if values else "trial"}
             unsaid = launches.values_unsaid(self.source, kernel)
-            doubts = [] if values or not unsaid else [f"{unsaid}, and the usual ones do not compile", *_lines([table])]
+            refused = f"{unsaid}, and the usual ones do not compile: {_first_error(self._refused(first))}"
+            doubts = [] if values or not unsaid else [refused, *_lines([table])]
             return LearnedCall(kernel, "kernel", (kernel,), table, doubts)
         self.budget = self.budget or _budget()
         tables = [one for one in chosen if one is chosen[0] or of_square(one)] if first.sure else chosen
@@ -369,6 +370,11 @@ class _Kernels:
             told += f"device pointers and launch them, and `rung check {self.of.name} {self.path} --call FUNCTION` "
             told += "judges it as a whole; or write a header with a [[launch]] for each (docs/header.md)."
         return Unjudged(told)
+
+
+def _first_error(text: str) -> str:
+    """Of a compiler's words the first, with its line."""
+    return text.partition("\n")[2].partition("\n")[0].strip() or text
 
 
 def _said(call: LearnedCall) -> bool:

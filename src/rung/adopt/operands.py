@@ -20,7 +20,7 @@ from rung.adopt.host_launches import BLOCK, TENSORS_SIZE, Written, over, over_ow
 from rung.errors import RungError, Unjudged
 from rung.operation import Operand, Operation
 from rung.rungs.arguments import POINTEES, SCALAR_KINDS
-from rung.rungs.words import COLUMNS, DIMS, GEMM, NUMBERS, ROWS, SCALARS, TOTAL, names_of, plain_name
+from rung.rungs.words import COLUMNS, DIMS, GEMM, NUMBERS, ROWS, SCALARS, TOTAL, WIDTHS, names_of, plain_name
 
 CANDIDATES = 3  # rows' lengths that are proposed
 LONGEST_ROW = 8192  # that a file's constant may fix
@@ -69,7 +69,8 @@ def _sized(of: Operation, launch: Written, bind: dict[str, str]) -> Written:
         if not found[3]:
             scope[name] = f"({product(list(map(str, operand.shape))) or 1})"
             continue
-        most, n = max(int(one[3] or 0) for one in asked.values() if one[1] == found[1]), int(found[3])
+        same = {name for name, one in operands.items() if one.shape == operand.shape}
+        most, n = max(int(one[3] or 0) for one in asked.values() if one[1] in same), int(found[3])
         shape = [str(size) for size in operand.shape]
         if len(shape) > most + 1 and (most or operand.dtype != "real"):  # fewer dimensions: the outer ones are one
             inner = shape[len(shape) - most :]
@@ -155,13 +156,18 @@ def _operands(
     pointers = [p for p in parameters if p.pointer]
     given = (parameters, passed, path, function, written)
     copies = [o for o in of.operands if o.copy_of]
-    if copies and len(pointers) > len([o for o in copies if not o.written]):  # each in its own memory, and without gaps
-        with suppress(RungError):
-            yield from _fitted(of, [*copies, *(o for o in of.operands if o.optional and not o.copy_of)], *given)
     named = {p.name.lower() for p in pointers}
     views = [o for o in of.operands if o.view_of and o.name in named]
     plain = [o for o in of.operands if o.view_of is o.copy_of is None and o.name not in {v.view_of for v in views}]
-    yield from _fitted(of, [*views, *plain], *given)
+    ways = [[*views, *plain]]
+    if copies and len(pointers) > len([o for o in copies if not o.written]):  # each in its own memory, and without gaps
+        ways.insert(0, [*copies, *(o for o in of.operands if o.optional and not o.copy_of)])
+        if any(p.name.lower() in words for p in parameters for words in WIDTHS.values()):  # rows of all heads
+            ways.reverse()
+    for operands in ways[:-1]:
+        with suppress(RungError):
+            yield from _fitted(of, operands, *given)
+    yield from _fitted(of, ways[-1], *given)
 
 
 def _fitted(
@@ -320,6 +326,8 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
         heads = attends and not any(q.name.lower() in DIMS["NH"] for q in whole)
         first = [*options[: given is not None], *pair[:1], *(["B * NH"] if heads and "B" in usual else [])]
         options = [*first, *usual, *options]
+    if not products:
+        options = [*(dim for dim, words in WIDTHS.items() if dim in of.dims and lower in words), *options]
     return list(dict.fromkeys(options))[:4]
 
 

@@ -37,9 +37,14 @@ GEMM |= {f"in{name}": "C" for name in ("put_size", "put_dim", "_features", "_dim
 GEMM |= {f"out{name}": "OC" for name in ("put_size", "put_dim", "_features", "_dim", "_size", "_channels")}
 DIMS = {
     "B": ("batch", "batch_size", "bs", "bsz"),
-    "T": ("seq_len", "seq", "seqlen", "seq_length", "sequence_length"),
-    "NH": ("nh", "heads", "num_heads", "n_heads", "n_head", "h"),
-    "HS": ("hs", "head_size", "head_dim", "d", "dk", "d_k"),
+    "T": ("seq_len", "seq", "seqlen", "seq_length", "sequence_length", "context_length", "ctx_len", "n_ctx"),
+    "NH": ("nh", "heads", "num_heads", "n_heads", "n_head", "nheads", "h"),
+    "HS": ("hs", "head_size", "head_dim", "headdim", "dim_head", "d_head", "d", "dk", "d_k"),
+}
+DIMS["T"] += tuple(f"{of}_{length}" for of in ("query", "key", "q", "kv", "k") for length in ("length", "len"))
+WIDTHS = {  # of all that a token has
+    "C": ("d_model", "dmodel", "embed_dim", "embedding_dim", "n_embd", "model_dim", "hidden_dim", "hidden_size"),
+    "V": ("vocab_size", "vocab", "n_vocab", "num_embeddings"),
 }
 
 

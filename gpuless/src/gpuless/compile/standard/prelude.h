@@ -1,6 +1,7 @@
 // What nvcc includes before every source.
 #pragma once
 #include "math.h"
+#include <math_constants.h>
 #include "stdint.h"
 typedef unsigned int uint;
 typedef unsigned short ushort;
