@@ -155,15 +155,17 @@ def _operands(
     number may stand for an operand that no pointer is for."""
     pointers = [p for p in parameters if p.pointer]
     given = (parameters, passed, path, function, written)
-    copies = [o for o in of.operands if o.copy_of]
+    copies = [o for o in of.operands if o.copy_of]  # each in its own memory, and without gaps
     named = {p.name.lower() for p in pointers}
     views = [o for o in of.operands if o.view_of and o.name in named]
     plain = [o for o in of.operands if o.view_of is o.copy_of is None and o.name not in {v.view_of for v in views}]
     ways = [[*views, *plain]]
-    if copies and len(pointers) > len([o for o in copies if not o.written]):  # each in its own memory, and without gaps
-        ways.insert(0, [*copies, *(o for o in of.operands if o.optional and not o.copy_of)])
-        if any(p.name.lower() in words for p in parameters for words in WIDTHS.values()):  # rows of all heads
-            ways.reverse()
+    for of_heads in (False, True) if len(pointers) > 3 and copies else ():
+        some = [o for o in copies if o.name.endswith("_heads") == of_heads]
+        results = [o for o in of.operands if o.written and not o.copy_of and (o.optional or not of_heads)]
+        ways.insert(0, [*some, *results])
+    if any(p.name.lower() in words for p in parameters for words in WIDTHS.values()):  # rows of all heads
+        ways[:2] = ways[1::-1]
     for operands in ways[:-1]:
         with suppress(RungError):
             yield from _fitted(of, operands, *given)

@@ -187,8 +187,9 @@ def _meaning_of(function: ast.FunctionDef, operation: Operation) -> dict[str, st
 
 def _in_one_piece(meaning: dict[str, str], operation: Operation) -> dict[str, str]:
     """A view is given as a copy in one piece, if the operation has one: callers of such functions have such tensors."""
-    whole = {plain_name(o): o.name for o in operation.operands if o.copy_of and o.role == "in"}
-    return {p: whole.get(o, o) for p, o in meaning.items()}
+    whole = {(plain_name(o), o.shape): o.name for o in operation.operands if o.copy_of and o.role == "in"}
+    shapes = {o.name: o.shape for o in operation.operands}
+    return {p: whole.get((o, shapes.get(o, ())), o) for p, o in meaning.items()}
 
 
 def _returns(function: ast.FunctionDef, meaning: dict[str, str], operation: Operation) -> tuple[str, ...]:

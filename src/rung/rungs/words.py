@@ -49,7 +49,7 @@ WIDTHS = {  # of all that a token has
 
 
 def plain_name(operand: Operand) -> str:
-    return operand.name.removesuffix("_heads") if operand.copy_of else operand.name
+    return operand.name.rpartition("_")[0] if operand.copy_of else operand.name
 
 
 def names_of(operand: Operand) -> tuple[str, ...]:

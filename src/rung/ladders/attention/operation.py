@@ -23,6 +23,11 @@ def heads_of(part: int) -> Callable[[Array, Values], Array]:
     return view
 
 
+def rows_of(part: int) -> Callable[[Array, Values], Array]:
+    """The view (B, T, C) of the queries (0), keys (1) or values (2) inside qkv (B, T, 3 C)."""
+    return lambda qkv, v: qkv[..., part * int(v["C"]) : (part + 1) * int(v["C"])]
+
+
 def merged(o: Array) -> Array:
     """(B, NH, T, HS) -> (B, T, C)"""
     return o.swapaxes(1, 2).reshape(o.shape[0], o.shape[2], -1)
@@ -87,12 +92,16 @@ OPERATION = Operation(
         Operand("k", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(1)),
         Operand("v", ("B", "NH", "T", "HS"), view_of="qkv", view=heads_of(2)),
         Operand("out", ("B", "T", "C"), role="out", apart=1),  # means of few keys are larger than those of many
-        # Of kernels whose heads do not lie between each other's, as many outside of GPT-2 have them.
+        # Heads that do not lie between each other's, and three tensors of rows, as kernels outside of GPT-2 have them.
         *(
             Operand(f"{name}_heads", ("B", "NH", "T", "HS"), optional=True, copy_of="qkv", view=heads_of(part))
             for part, name in enumerate("qkv")
         ),
         Operand("out_heads", ("B", "NH", "T", "HS"), role="out", optional=True, copy_of="out", apart=2),
+        *(
+            Operand(f"{name}_rows", ("B", "T", "C"), optional=True, copy_of="qkv", view=rows_of(part))
+            for part, name in enumerate("qkv")
+        ),
         Operand("lse", ("B", "NH", "T"), role="out", dtype="f32", sums=True, optional=True, nullable=True),
     ),
     reference=reference,
