@@ -79,6 +79,7 @@ def missed(ran: Mapping[Place, bool], spaces: Sequence[str] = SPACES) -> list[Pl
     copied = {place[:2] for place, here in ran.items() if here and place[2] == "LDGSTS"}
     left = [place for place, here in ran.items() if not here]
     whole: dict[Place, None] = {(*place[:2], ""): None for place in left if place[:2] not in reached}
+    whole = {place: None for place in whole if _text(*place[:2]) != "}"}  # a function that ends on another line, always
     told = [(place, _access(place[2], spaces)) for place in left if place[:2] in reached]
     return [*whole, *(p for p, access in told if access and not (access == ACCESS["read"] and p[:2] in copied))]
 
