@@ -118,6 +118,7 @@ __global__ void chain(float* out, int loops)  // dependent instructions of so fe
 }
 
 __constant__ int table[1024];  // zeros
+__constant__ unsigned char bytes[4096];
 
 // The lanes of a warp ask for so many words; of a chain, each load waits for the one before.
 template <bool CHAIN>
@@ -131,6 +132,15 @@ __global__ void constant_words(int* out, int words, int stride, int loops)
             if (CHAIN) at += value;
             sum += value;
         }
+    if (sum == 7) *out = sum;
+}
+
+__global__ void constant_bytes(int* out, int count, int stride, int loops)
+{
+    int at = threadIdx.x % count * stride, sum = 0;
+    for (int n = 0; n < loops; n++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) at += bytes[at + 32 * i], sum += at;
     if (sum == 7) *out = sum;
 }
 
@@ -195,5 +205,8 @@ int main()
             }
             number++;
         }
+    for (int count : {4, 8, 32})
+        for (int stride : {1, 4})
+            for (int t : {32, 512}) constant_bytes<<<number++, t>>>(i, count, stride, 64);
     printf("%s\n", cudaGetErrorString(cudaDeviceSynchronize()));
 }
