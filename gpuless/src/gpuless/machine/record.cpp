@@ -188,14 +188,14 @@ void record_request(const Warp& w, const Op& op, uint32_t lanes, const uint64_t*
 
 void record_constants(const Warp& w, uint32_t lanes, const uint64_t* at)
 {
-    std::array<uint64_t, WARP> words;
+    std::array<uint64_t, WARP> addresses;
     const auto end = [&] {
-        auto to = words.begin();
-        each(lanes, [&](unsigned l) { *to++ = at[l] / 4; });
-        std::sort(words.begin(), to);
-        return std::unique(words.begin(), to);
+        auto to = addresses.begin();
+        each(lanes, [&](unsigned l) { *to++ = at[l]; });
+        std::sort(addresses.begin(), to);
+        return std::unique(addresses.begin(), to);
     }();
-    add(w, ConstantAccess{uint32_t(end - words.begin())});
+    add(w, ConstantAccess{uint32_t(end - addresses.begin())});
 }
 
 void record_again(const Warp& w, uint32_t sectors)

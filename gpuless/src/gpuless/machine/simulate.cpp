@@ -158,7 +158,7 @@ private:
     uint64_t wanted = 0, begun = 0, running = 0;
     double active, dispatched = 0;
     std::vector<double> arrivals,  // when each multiprocessor takes another arrival at a barrier
-        constants_free;            // when its cache of indexed constants takes another word
+        constants_free;            // when its cache of indexed constants takes another address
     size_t first_sample = 0;
     std::unordered_map<uint64_t, unsigned> of_cluster;  // blocks alive
 
@@ -307,8 +307,8 @@ private:
     {
         const double begins = at.now + c.to_memory, more = at.op.latency - c.to_memory;
         double& free = constants_free[at.m];
-        free = std::max(free, begins) + of.words * c.constant_word;
-        out.done = std::max({out.done, free + more, begins + (of.words - 1) * c.constant_latency + more});
+        free = std::max(free, begins) + of.addresses * c.constant_address;
+        out.done = std::max({out.done, free + more, begins + (of.addresses - 1) * c.constant_latency + more});
     }
 
     void happen(const GlobalAccess& of, const At& at, Outcome& out)

@@ -28,7 +28,7 @@ struct SharedAccess
 { uint32_t passes; };  // wavefronts; of an atomic, lanes of the busiest bank
 
 struct ConstantAccess  // by addresses that differ
-{ uint32_t words; };
+{ uint32_t addresses; };
 
 struct GlobalAccess
 {
