@@ -11,7 +11,8 @@ from rung import adopt
 from rung.adopt import host_calls, launches
 from rung.adopt.host_launches import in_a_row, launches_in
 from rung.check.first_look import first_look
-from rung.check.report import NEVER
+from rung.check.judge import report_on
+from rung.check.report import ALONE, NEVER, CheckRequest
 from rung.errors import Unjudged
 from rung.rungs import catalogue
 from rung.rungs.python import PythonRung
@@ -143,3 +144,131 @@ def test_a_function_of_python_may_take_an_operand_as_one_number(tmp_path: Path) 
     assert table["bind"]["gamma"] == "weight[0]" and "weight == 1" not in table["needs"]
     rung = PythonRung(of, path, {**table, "adopted": "trial"})
     assert "weight" in rung.binds and rung.operation.operand("weight").alike
+
+
+RACY = """
+__global__ void sum_rows(const float* x, float* part, int n) {
+    __shared__ float t[64];
+    t[threadIdx.x] = threadIdx.x < n ? x[blockIdx.x * n + threadIdx.x] : 0.0f;
+    for (int i = threadIdx.x + 64; i < n; i += 64) t[threadIdx.x] += x[blockIdx.x * n + i];
+    __syncthreads();
+    for (int o = 32; o; o /= 2)
+        if (threadIdx.x < o) t[threadIdx.x] += t[threadIdx.x + o];
+    if (!threadIdx.x) part[blockIdx.x] = t[0];
+}
+__global__ void pass(const float* part, float* out) { out[blockIdx.x] = part[blockIdx.x]; }
+void solve(const float* x, float* out, int B, int N) {
+    float* part;
+    cudaMalloc(&part, B * sizeof(float));
+    sum_rows<<<B, 64>>>(x, part, N);
+    pass<<<B, 1>>>(part, out);
+    cudaFree(part);
+}
+"""
+
+
+def test_a_race_of_a_host_functions_kernel_is_the_files(tmp_path: Path) -> None:
+    (rung,) = adopt.rungs_in_file(catalogue.operation("reduce"), _file(tmp_path / "own.cu", RACY))
+    told = first_look(rung, [], [])
+    assert told and (told.verdict, told.cause) == ("failed", "race")
+    assert told.place["line"] == 8 and told.place["kernel"] == "sum_rows"
+
+
+SQUARE = """
+__global__ void copy_matrix(const float* A, float* B, int total) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < total) B[i] = A[i];
+}
+void solve(const float* A, float* B, int N) {
+    int total = N * N;
+    copy_matrix<<<(total + 255) / 256, 256>>>(A, B, total);
+}
+"""
+LAYOUT = """
+__global__ void product(const float* A, const float* B, float* C, int M, int N, int K) {
+    int row = blockIdx.y * 16 + threadIdx.y, col = blockIdx.x * 16 + threadIdx.x;
+    float sum = 0;
+    for (int k = 0; k < K && row < M && col < N; k++) sum += A[row * K + k] * B[k * N + col];
+    if (row < M && col < N) C[row * N + col] = sum;
+}
+torch::Tensor forward(torch::Tensor A, torch::Tensor B, torch::Tensor C) {
+    const int M = A.size(0), K = A.size(1), N = B.size(1);
+    dim3 blocks((N + 15) / 16, (M + 15) / 16), threads(16, 16);
+    product<<<blocks, threads>>>(A.data_ptr<float>(), B.data_ptr<float>(), C.data_ptr<float>(), M, N, K);
+    return C;
+}
+"""
+ROWS = """
+__global__ void attend(const float* Q, const float* K, const float* V, float* O, int N, int d_model, int h) {
+    int d = d_model / h, row = blockIdx.x, head = blockIdx.y;
+    Q += row * d_model + head * d, K += head * d, V += head * d, O += row * d_model + head * d;
+    float most = -INFINITY, sum = 0;
+    for (int n = 0; n < N; n++) {
+        float s = 0;
+        for (int c = 0; c < d; c++) s += Q[c] * K[n * d_model + c];
+        most = fmaxf(most, s * rsqrtf(d));
+    }
+    for (int c = 0; c < d; c++) O[c] = 0;
+    for (int n = 0; n < N; n++) {
+        float s = 0;
+        for (int c = 0; c < d; c++) s += Q[c] * K[n * d_model + c];
+        s = expf(s * rsqrtf(d) - most), sum += s;
+        for (int c = 0; c < d; c++) O[c] += s * V[n * d_model + c];
+    }
+    for (int c = 0; c < d; c++) O[c] /= sum;
+}
+void solve(const float* Q, const float* K, const float* V, float* O, int N, int d_model, int h) {
+    attend<<<dim3(N, h), 1>>>(Q, K, V, O, N, d_model, h);
+}
+"""
+UNUSED = """
+__global__ void softmax_kernel(const float* input, float* output, int N) {
+    extern __shared__ float unused[];
+    float most = -INFINITY, sum = 0;
+    for (int i = blockIdx.x * 128; i < min(N, blockIdx.x * 128 + 128); i++) most = fmaxf(most, input[i]);
+    for (int i = blockIdx.x * 128; i < min(N, blockIdx.x * 128 + 128); i++) sum += expf(input[i] - most);
+    int i = blockIdx.x * 128 + threadIdx.x;
+    if (i < N) output[i] = expf(input[i] - most) / sum;
+}
+void solve(const float* input, float* output, int N) {
+    softmax_kernel<<<(N + 127) / 128, 128>>>(input, output, N);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "text", "bind"),
+    [
+        ("copy", SQUARE, {"N": "int(sqrt(N))"}),
+        ("matmul", LAYOUT, {"B": "weight_t", "N": "OC", "K": "C"}),
+        ("attention", ROWS, {"Q": "q_rows", "d_model": "C", "N": "T", "h": "NH"}),
+    ],
+)
+def test_sizes_and_layouts_that_names_do_not_tell_are_tried(
+    operation: str, text: str, bind: dict[str, str], tmp_path: Path
+) -> None:
+    rung = adopt.rung_from_file(catalogue.operation(operation), _file(tmp_path / "own.cu", text))
+    learned = rung.learned
+    assert learned and not rung.doubts and {name: learned.table["bind"].get(name, name) for name in bind} == bind
+
+
+def test_a_launch_that_is_right_for_one_block_alone_is_judged_as_the_file_has_it(tmp_path: Path) -> None:
+    rung = adopt.rung_from_file(catalogue.operation("softmax"), _file(tmp_path / "own.cu", UNUSED))
+    assert rung.doubts
+
+
+def test_a_call_for_one_row_does_not_hide_what_is_wrong_in_others(tmp_path: Path) -> None:
+    kernel = """
+__global__ void add_bias(const float* x, const float* bias, float* out, int n, int OC) {
+    const float each = 1.0f / OC;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        out[i] = x[i] + bias[i - int(i * each) * OC];
+}
+void add(const float* x, const float* bias, float* out, int rows, int OC) {
+    add_bias<<<(rows * OC + 255) / 256, 256>>>(x, bias, out, rows * OC, OC);
+}
+"""
+    rung = adopt.rung_from_file(catalogue.operation("bias"), _file(tmp_path / "own.cu", kernel))
+    assert rung.learned and rung.learned.table["bind"]["n"] == "B * T * OC"
+    report = report_on(CheckRequest("bias/own", "f32", file=str(rung.path), effort=ALONE))
+    assert report.verdict == "failed" and report.cause in ("values", "bounds"), report

@@ -195,7 +195,8 @@ class HostFunctionRung(Rung):
                 kind: FaultKind = next((kind for kind in FAULTS if kind == fault["kind"]), "bounds")
                 more = f" (launched at {fault['launched']})" if "launched" in fault else ""
                 text = re.sub(r"from cudaMalloc \((?:[^()]*/)?(\w+):1\)", r"of '\1'", fault["text"])
-                raise EmulatorFault(kind, f"{text}{more}")
+                where = fault.get("place"), fault.get("related", ()), {"memory": fault.get("memory", "")}
+                raise EmulatorFault(kind, f"{text}{more}", *where)
             if ended.code and not ended.faults:
                 said = ["", *(line for line in (ended.errors + ended.output).splitlines() if line.strip())]
                 raise RungError(f"{self._call} ended its process with exit code {ended.code}: {said[-1]}")

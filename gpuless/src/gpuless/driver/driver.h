@@ -56,6 +56,7 @@ struct Told
     std::string kind, text;
     Site site = {};  // the launch, or the call that is at fault
     Place place = {}, other = {};
+    const char* memory = "";  // where it lies, of a kernel's fault
 };
 void tell(ExitCode code, const Told& what);
 void note_once(const std::string& text);

@@ -200,8 +200,9 @@ void tell(ExitCode code, const Told& what)
     if (place.kernel.empty() && place.file.empty()) place = site;
     record("{\"record\": \"fault\", \"pid\": " + std::to_string(getpid()) + ", \"kind\": " + in_json(what.kind) +
            ", \"exit\": " + std::to_string(code) + ", \"text\": " + in_json(what.text) +
-           ", \"place\": " + json_of(place) + ", \"related\": " + json_of(what.other) + ", \"call\": " +
-           in_json(what.site.function ? what.site.function : "") + ", \"called\": " + json_of(site) + "}");
+           ", \"place\": " + json_of(place) + ", \"related\": " + json_of(what.other) +
+           ", \"call\": " + in_json(what.site.function ? what.site.function : "") + ", \"called\": " + json_of(site) +
+           ", \"memory\": " + in_json(what.memory) + "}");
     fflush(stdout);
     clear_line();
     fprintf(stderr, "gpuless: %s: %s.\n", what.kind.c_str(), what.text.c_str());

@@ -127,6 +127,8 @@ class Ended:
                 found["related"] = [one["related"]]
             if (called := one.get("called")) and one["place"].get("kernel"):
                 found["launched"] = f"{called['file']}:{called['line']}"
+            if one.get("memory"):
+                found["memory"] = one["memory"]
             told.append(found)
         if not told and self.code > 128:
             name = signal.Signals(self.code - 128).name if self.code - 128 in signal.valid_signals() else str(self.code)
