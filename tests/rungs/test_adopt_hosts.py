@@ -265,7 +265,8 @@ __global__ void add_bias(const float* x, const float* bias, float* out, int n, i
         out[i] = x[i] + bias[i - int(i * each) * OC];
 }
 void add(const float* x, const float* bias, float* out, int rows, int OC) {
-    add_bias<<<(rows * OC + 255) / 256, 256>>>(x, bias, out, rows * OC, OC);
+    const int n = rows * OC;
+    add_bias<<<(n + 255) / 256, 256>>>(x, bias, out, n, OC);
 }
 """
     rung = adopt.rung_from_file(catalogue.operation("bias"), _file(tmp_path / "own.cu", kernel))
