@@ -831,7 +831,7 @@ void run(const float* x, float* out, int rows, int n) { softmax<<<rows, 256>>>(x
 """
     result = rung_line("check", str(_bare(tmp_path / "softmax.cu", text)))
     assert result.returncode in (1, 3) and "part" in result.stdout, result.stdout + result.stderr
-    assert "line 13" in result.stdout or "line 14" in result.stdout
+    assert "softmax.cu:13: race" in result.stdout or "line 14" in result.stdout
 
 
 def _first(operation: str, path: Path, text: str) -> dict[str, Any]:

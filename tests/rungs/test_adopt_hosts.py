@@ -12,7 +12,7 @@ from rung.adopt import host_calls, launches
 from rung.adopt.host_launches import in_a_row, launches_in
 from rung.check.first_look import first_look
 from rung.check.judge import report_on
-from rung.check.report import ALONE, NEVER, CheckRequest
+from rung.check.report import ALONE, CheckRequest
 from rung.errors import Unjudged
 from rung.rungs import catalogue
 from rung.rungs.python import PythonRung
@@ -114,7 +114,7 @@ def test_what_the_files_own_launch_leaves_out_was_never_written(tmp_path: Path) 
     path, of = _file(tmp_path / "residual.cu", text), catalogue.operation("residual")
     (rung,) = adopt.rungs_in_file(of, path)
     report = first_look(rung, (), ())
-    assert report and report.verdict == "not judged" and NEVER in report.reason
+    assert report and report.verdict == "not judged" and report.failure["unwritten"]
 
 
 TRITON = """

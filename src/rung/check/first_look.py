@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rung.check.report import NEVER, OF_THE_KERNEL, REFUSES, Report, Verdict, admitted_by, right_where
+from rung.check.report import OF_THE_KERNEL, REFUSES, Report, Verdict, admitted_by, right_where
 from rung.dtypes import dtype as dtype_named
 from rung.errors import CompileError, RungError
 from rung.rungs.base import Rung
@@ -41,7 +41,7 @@ def _computed(known: LearnedCall) -> str:
         return ""
     call = "the file's own launch" if known.own else known.guess or "the likeliest call"
     dims = " ".join(f"{n}={v}" for n, v in failure.get("dims", {}).items())
-    if not failure.get("pairs") or NEVER in known.error:
+    if not failure.get("pairs") or failure.get("unwritten"):
         return f"with {call}{f', at {dims}' if dims else ''}: {known.error.rstrip('.')}; "
     pair = failure["pairs"][0]
     at, got = ", ".join(map(str, pair["index"])), "never written" if pair["got"] is None else f"{pair['got']:.6g}"

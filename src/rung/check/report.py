@@ -64,7 +64,6 @@ def wrong_beyond(needs: str, place: Mapping[str, Any]) -> str:
 OF_THE_KERNEL = ("barrier", "race", "trap", "deadlock", "async")  # faults that seldom come from wrong arguments
 SLOW = "slow"  # the kind of a failure by the limit on a run's work
 TIME = "time"  # of what a limit on time has ended: judged again, it may get a verdict
-NEVER = "were never written"  # elements of an output
 RAISED = "raised"  # the kind of an error that the file itself raises: it does not take such a call
 REFUSES = "refuses"  # the same, by an exception with which code says so
 OFTEN = 0.03  # seconds per run, for cases that every setting of the tunables is checked at
@@ -155,11 +154,11 @@ class Report:
 
 class Failure(Exception):
     """A rung failed; the message says why. `kind` is "values" if its outputs are wrong, or that of an error; it would
-    be right if the outputs `zeroed` were zero before."""
+    be right if the outputs `zeroed` were zero before. `unwritten`: elements of an output still hold the poison."""
 
-    def __init__(self, message: str, kind: str = "", zeroed: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, kind: str = "", zeroed: Sequence[str] = (), *, unwritten: bool = False) -> None:
         super().__init__(message)
-        self.kind, self.zeroed = kind, [*zeroed]
+        self.kind, self.zeroed, self.unwritten = kind, [*zeroed], unwritten
 
 
 def as_result(report: Report, rung: Rung) -> Row:

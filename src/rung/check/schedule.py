@@ -29,7 +29,7 @@ from gpuless.facts import gpus
 from rung.check.advice import Advice
 from rung.check.far import SOME_BLOCKS, Far
 from rung.check.guarded_memory import ALL, STRICTEST, Placement
-from rung.check.report import NEVER, OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
+from rung.check.report import OFTEN, QUICK, SLOW, THOROUGH, Effort, Failure
 from rung.check.runner import Binding
 from rung.check.shapes import MOST_FLOPS, Shapes
 from rung.check.trial import ORDERS, SEEDS, WRONG, Ran, Trial, Trials, alignment_of, largest, quick, widest
@@ -338,7 +338,8 @@ class Procedure:
                 try:
                     self._at(one, Binding(self.trials.tuning, arch=arch)).once()
                 except (Failure, EmulatorFault) as failure:
-                    if failure.kind not in ("unsupported", "trap", SLOW) and NEVER not in str(failure):
+                    unwritten = isinstance(failure, Failure) and failure.unwritten
+                    if failure.kind not in ("unsupported", "trap", SLOW) and not unwritten:
                         raise Failure(f"where __CUDA_ARCH__ is {arch}: {failure}", failure.kind) from failure
         self.report.notes.append("its code for other __CUDA_ARCH__ was run, too, where it compiles for sm_90")
 

@@ -15,7 +15,7 @@ from rung.arrays import Array, bits_of, copy_of, to_host
 from rung.check.compare import Deviation, Measured
 from rung.check.guarded_memory import POISONS, STRICTEST, Kind, Placement
 from rung.check.operands import Operands
-from rung.check.report import ADMITS, NEVER, SLOW, CheckRequest, Failure, Report, admitted_by
+from rung.check.report import ADMITS, SLOW, CheckRequest, Failure, Report, admitted_by
 from rung.check.runner import STALLS, Binding, LocalRunner, Order, blamed
 from rung.dtypes import Dtype
 from rung.errors import RungError
@@ -31,6 +31,7 @@ _HALF = re.compile(
 )
 WRONG = ("values", "bounds")  # kinds of failures that depend on sizes and scalars
 NAN = b"\xff"
+BY_CHANCE = {2: 2.0**-12}  # share of numbers of so many bytes that are the poison by chance
 UNMOVED = 0.01  # share of the results that may be right by chance when no kernel runs
 SMALL = 1 << 20  # up to these bytes per case, the CPU compares faster than a GPU shared by many processes
 ORDERS: tuple[Order, ...] = ("forward", "reverse", "shuffled")
@@ -230,12 +231,12 @@ class Trial:
             lacks = "not written where its result is 0" if self._leaves_zeros(read) else lacks
             text = f"{read[0]} is {lacks}: right only if it starts as zeros; else add zeroed = {json.dumps(read)}"
             return Failure(text, "zeroed", read)
-        if NEVER not in str(failure):
+        if not failure.unwritten:
             return failure
         try:
             self._once()
         except Failure as again:
-            if NEVER not in str(again):
+            if not again.unwritten:
                 return Failure(f"NaN is written, from memory that was never set: {again}", again.kind)
         return failure
 
@@ -398,9 +399,9 @@ class Trial:
         """Which output still holds the poison of this run."""
         for name in self.operands.outputs:
             out = self.operands.tensors[name]
-            left = self.storage.still_poisoned(name, self.turn - 1, out.itemsize)
-            if left and self.operation.operand(name).role == "out":
-                return f"{name}: {left} of {math.prod(out.shape)} values {NEVER}"
+            left, of = self.storage.still_poisoned(name, self.turn - 1, out.itemsize), math.prod(out.shape)
+            if left > of * BY_CHANCE.get(out.itemsize, 0.0) and self.operation.operand(name).role == "out":
+                return f"{name}: {left} of {of} values were never written"
         return ""
 
     def _note(self, deviation: Deviation) -> None:
@@ -415,9 +416,11 @@ class Trial:
             about = self._about(measured) if measured and self.of.explains else None
             if measured and about and (found := measured.diagnosis(infinite=self.operands.infinite, **about)):
                 facts |= found.as_json()
-            self.report.failure = facts
+            never = self._never_written()
+            self.report.failure = facts | ({"unwritten": True} if never else {})
             reads = self.of.host.unwritten if self.of.cuda else ""  # Triton reads for idle lanes
-            raise Failure((self._never_written() or deviation.problem) + (f"; {reads}" if reads else ""), "values")
+            said = (never or deviation.problem) + (f"; {reads}" if reads else "")
+            raise Failure(said, "values", unwritten=bool(never))
 
     def _about(self, measured: Measured) -> dict[str, Any]:
         """Names of the axes, and what the numbers may be instead."""
