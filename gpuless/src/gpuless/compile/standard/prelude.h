@@ -1,7 +1,9 @@
 // What nvcc includes before every source.
 #pragma once
 #include "math.h"
+#if __has_include(<math_constants.h>)
 #include <math_constants.h>
+#endif
 #include "stdint.h"
 typedef unsigned int uint;
 typedef unsigned short ushort;
