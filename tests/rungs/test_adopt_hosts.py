@@ -273,3 +273,37 @@ void add(const float* x, const float* bias, float* out, int rows, int OC) {
     assert rung.learned and rung.learned.table["bind"]["n"] == "B * T * OC"
     report = report_on(CheckRequest("bias/own", "f32", file=str(rung.path), effort=ALONE))
     assert report.verdict == "failed" and report.cause in ("values", "bounds"), report
+
+
+VECTORS = """
+__global__ void relu4(const float4* x, float4* out, int n4) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n4) return;
+    float4 v = x[i];
+    out[i] = make_float4(v.x < 0 ? 0 : v.x, v.y < 0 ? 0 : v.y, v.z < 0 ? 0 : v.z, v.w < 0 ? 0 : v.w);
+}
+int main() {
+    const int N = 1 << 20;
+    relu4<<<(N / 4 + 255) / 256, 256>>>((float4*)x, (float4*)out, N / 4);
+}
+"""
+COMMENTED = """
+// product<<<grid, block>>>(d_output, d_input, n);
+__global__ void product(float* M, float* N, float* P, int width) {
+    int row = blockIdx.y * 16 + threadIdx.y, col = blockIdx.x * 16 + threadIdx.x;
+    float sum = 0;
+    for (int k = 0; k < width && row < width && col < width; k++) sum += M[row * width + k] * N[k * width + col];
+    if (row < width && col < width) P[row * width + col] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "text", "bind"),
+    [("relu", VECTORS, {"n4": "N // 4"}), ("matmul", COMMENTED, {"M": "x", "N": "weight_t", "P": "out"})],
+)
+def test_mains_numbers_and_another_kernels_launch_do_not_mislead(
+    operation: str, text: str, bind: dict[str, str], tmp_path: Path
+) -> None:
+    rung = adopt.rung_from_file(catalogue.operation(operation), _file(tmp_path / "own.cu", text))
+    assert rung.learned and {name: rung.learned.table["bind"].get(name, name) for name in bind} == bind, rung.learned

@@ -189,7 +189,9 @@ def _fitted(
 
     def names(p: Parameter) -> list[str]:
         argument = re.sub(r"^d_|_d$|^dev_|_ptr$", "", variable(passed.get(p.name, "").lower()))
-        own = p.name.lower()
+        own, results = p.name.lower(), [word for o in operands if o.role == "out" for word in (o.name, *names_of(o))]
+        if written and p.pointer and p.name not in written and argument in results:  # of another kernel's launch
+            argument = ""
         return [n for n in (own, re.sub(r"^d_|_d$|^dev_|_ptr$|^g_", "", own), argument) if n]
 
     chosen: dict[str, str] = {}
@@ -282,6 +284,8 @@ def _values(of: Operation, p: Parameter, launch: Written, scalars: list[Paramete
         given = None
     elif given is None and (calculated := _calculated(of, p, launch, scalars)):
         return calculated
+    elif given and (vectors := re.fullmatch(r"\w+\s*/\s*([248])", argument)):  # of main's own size, in vectors
+        return [f"{of.sizes[1]} // {vectors[1]}", f"{of.sizes[2]} // {vectors[1]}"]
     if given is None and name not in known and _BLOCKS.search(lower):
         return [BLOCK]
     if given is None and "stride" in lower:  # no size is as likely as another

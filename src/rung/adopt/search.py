@@ -56,7 +56,6 @@ class Outcome:
     needs: list[str] = dataclasses.field(default_factory=list)
     why: str = ""
     fault: dict[str, Any] = dataclasses.field(default_factory=dict)
-    faulty: bool = False  # the file's own launch has a fault, which may be of sizes or operands that it is not for
     error: str = ""
     tried: int = 0  # tables, where none is right
     failure: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -285,12 +284,12 @@ class Search:
         the kernel's, if sizes that are whole tiles have it as well."""
         own, other = self.tables[0], found.table or {}
         if not self.first_fault or found.needs or any(own.get(key) != other.get(key) for key in ("bind", "buffers")):
-            return dataclasses.replace(found, faulty=bool(self.first_fault))
+            return found
         attempt = _Attempt(self.of, self.path, self.kind, own, self.spending)
         whole = {dim: TILES[-1] if dim == [*self.of.dims][-1] else TILES[0] for dim in self.of.dims[-2:]}
         with suppress(RungError, _Spent):
             attempt.right(self.of.complete(attempt.small()[0] | whole))
-        return dataclasses.replace(found, faulty=True, fault=self.first_fault if self._again(attempt) else {})
+        return dataclasses.replace(found, fault=self.first_fault if self._again(attempt) else {})
 
 
 class _Attempt:

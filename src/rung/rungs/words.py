@@ -38,7 +38,8 @@ GEMM |= {f"out{name}": "OC" for name in ("put_size", "put_dim", "_features", "_d
 DIMS = {
     "B": ("batch", "batch_size", "bs", "bsz"),
     "T": ("seq_len", "seq", "seqlen", "seq_length", "sequence_length", "context_length", "ctx_len", "n_ctx"),
-    "NH": ("nh", "heads", "num_heads", "n_heads", "n_head", "nheads", "h"),
+    "NH": ("nh", "heads", "num_heads", "n_heads", "n_head", "nheads", "h", "num_q_heads", "n_q_heads", "q_heads"),
+    "NKV": ("nkv", "num_kv_heads", "n_kv_heads", "kv_heads", "num_key_value_heads", "n_kv", "num_groups"),
     "HS": ("hs", "head_size", "head_dim", "headdim", "dim_head", "d_head", "d", "dk", "d_k"),
 }
 DIMS["T"] += tuple(f"{of}_{length}" for of in ("query", "key", "q", "kv", "k") for length in ("length", "len"))
