@@ -179,6 +179,7 @@ def _fitted(
     pointers = [p for p in parameters if p.pointer]
     numbers = [p for p in parameters if _real(p) and not _scalars(of, p)]
     consts = any(p.const for p in pointers)
+    results = {word for o in operands if o.role == "out" for word in (o.name, *names_of(o))}
 
     def suits(p: Parameter, o: Operand) -> bool:
         whole = o.dtype in ("i32", "i64")
@@ -189,7 +190,7 @@ def _fitted(
 
     def names(p: Parameter) -> list[str]:
         argument = re.sub(r"^d_|_d$|^dev_|_ptr$", "", variable(passed.get(p.name, "").lower()))
-        own, results = p.name.lower(), [word for o in operands if o.role == "out" for word in (o.name, *names_of(o))]
+        own = p.name.lower()
         if written and p.pointer and p.name not in written and argument in results:  # of another kernel's launch
             argument = ""
         return [n for n in (own, re.sub(r"^d_|_d$|^dev_|_ptr$|^g_", "", own), argument) if n]
@@ -214,10 +215,10 @@ def _fitted(
         fitting = [o for o in fitting if not o.optional] or ([] if p.name in written else fitting)
         if not fitting:
             near = difflib.get_close_matches(p.name, [o.name for o in free if suits(p, o)], n=2, cutoff=0.0)
-            results = [o for o in free if o.role in role and not o.optional]
-            unsaid = [q for q in pointers if q.name not in (p.name, *chosen) and any(suits(q, o) for o in results)]
+            lacking = [o for o in free if o.role in role and not o.optional]
+            unsaid = [q for q in pointers if q.name not in (p.name, *chosen) and any(suits(q, o) for o in lacking)]
             mend = f"none is left for it; {_AGAINST.format(path)}"
-            if POINTEES.get(p.ctype) in ("i32", "i64") and results and not unsaid:
+            if POINTEES.get(p.ctype) in ("i32", "i64") and lacking and not unsaid:
                 mend = f"it points to {p.ctype}, and {of.name} computes with float, half or bfloat16."
             elif p.name in written:
                 mend = f"what it writes besides goes to memory that a header's [buffers.{p.name}] shape = [...] makes."

@@ -248,7 +248,7 @@ class Search:
         right, everywhere = found
         outcome = Outcome(attempt.table)
         if everywhere:
-            # The same with fewer rows is right where the kernel's mistake does not show.
+            # A call that is right only for fewer shapes does not excuse one that is wrong at some of the others.
             best = self.best and self.best.table
             fewer = best and {*best.get("needs", [])} < {*attempt.table.get("needs", [])}
             return self.best if fewer else outcome

@@ -14,7 +14,7 @@ from rung.operation import Operand, Operation
 from rung.rungs.reached import reached_from
 from rung.rungs.words import SCALARS, SHAPES, names_of, plain_name
 
-_MAKES = re.compile(r"(?:torch|\w+)\.(?:new_)?(?:empty|zeros|full|ones)(?:_like)?")  # a tensor of a shape
+_MAKES = re.compile(r"\w+\.(?:new_)?(?:empty|zeros|full|ones)(?:_like)?")  # a tensor of a shape
 
 
 @dataclass(frozen=True)

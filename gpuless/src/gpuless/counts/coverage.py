@@ -78,8 +78,8 @@ def missed(ran: Mapping[Place, bool], spaces: Sequence[str] = SPACES) -> list[Pl
     reached = {place[:2] for place, here in ran.items() if here}
     copied = {place[:2] for place, here in ran.items() if here and place[2] == "LDGSTS"}
     left = [place for place, here in ran.items() if not here]
-    whole: dict[Place, None] = {(*place[:2], ""): None for place in left if place[:2] not in reached}
-    whole = {place: None for place in whole if _text(*place[:2]) != "}"}  # a function that ends on another line, always
+    # A closing brace alone is the end of code that always ends on another line.
+    whole = {(*p[:2], ""): None for p in left if p[:2] not in reached and _text(*p[:2]) != "}"}
     told = [(place, _access(place[2], spaces)) for place in left if place[:2] in reached]
     return [*whole, *(p for p, access in told if access and not (access == ACCESS["read"] and p[:2] in copied))]
 

@@ -236,7 +236,7 @@ void tell_fault(const rung_machine_fault& fault)
     if (fault.kind == RUNG_UNFINISHED)
         told.text += " (GPULESS_SECONDS or GPULESS_INSTRUCTIONS is the limit of a launch)";
     if (fault.kind == RUNG_RACE) told.other = place_in(code, fault.other, block);
-    const char* const memories[] = {"", "global", "shared", "local", "constant"};
+    const char* const memories[] = {"", "global", "shared", "local"};
     told.memory = memories[fault.space];
     tell(fault.kind == RUNG_RACE ? RACED : FAULTED, told);
 }

@@ -793,8 +793,8 @@ void mix_state(uint64_t& hash, const Warp& w)
     for (const Split& s : w.splits) mix(s.lanes), mix(s.pc), mix(uint32_t(s.wait));
 }
 
-// Whether the warps, in turns, all wait, or come back to where they were, while memory stays the same. A look takes a
-// quarter of what was `executed` before, where that is much.
+// Whether the warps, in turns, all wait, or come back to where they were, while memory stays the same. This executes at
+// most a quarter of the instructions that the launch has `executed`, or 2^17.
 bool repeat_or_wait(const std::vector<Warp*>& warps, uint64_t executed)
 {
     constexpr unsigned MOST_ROUNDS = 4096;

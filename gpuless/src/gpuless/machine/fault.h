@@ -17,13 +17,7 @@ enum rung_fault_kind : uint32_t  // in the order of gpuless.base.errors.FAULTS
     RUNG_UNFINISHED
 };
 
-enum rung_space : uint32_t {
-    RUNG_NO_SPACE,
-    RUNG_GLOBAL_SPACE,
-    RUNG_SHARED_SPACE,
-    RUNG_LOCAL_SPACE,
-    RUNG_CONSTANT_SPACE
-};
+enum rung_space : uint32_t { RUNG_NO_SPACE, RUNG_GLOBAL_SPACE, RUNG_SHARED_SPACE, RUNG_LOCAL_SPACE };
 
 struct rung_where  // who did it, at which instruction; instruction -1 and lane 32 where that is not known
 {
